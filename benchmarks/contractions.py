@@ -44,9 +44,9 @@ from contractions_shapes import SHAPES  # noqa: E402
 from kernelwright.build.module import find_cuda_compiler  # noqa: E402
 from kernelwright.codegen.cuda.gemm.generate import generate, tilings  # noqa: E402
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds  # noqa: E402
+from kernelwright.codegen.cuda.gemm.tiling import Tiling  # noqa: E402
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
-from kernelwright.plan.contraction import Tiling  # noqa: E402
 
 DEVICE, FLUSH_BYTES, REPEATS, SAMPLES = "cuda", 256 << 20, 12, 48
 #: Errors (rms over rms, against float64) above which a result is called wrong.

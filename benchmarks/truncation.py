@@ -28,7 +28,7 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncation
 from kernelwright.codegen.cuda.gemm.problem import Geometry
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 PAIRS = Tiling("wgmma", 128, 64, 8, 8, pingpong=2, overlap=12, converts_left=True)
 TOTALS = Tiling("wgmma", 256, 64, 8, 4, converts_left=True)

@@ -33,8 +33,9 @@ from contraction_cases import ContractionCase  # noqa: E402
 
 from kernelwright.codegen.cuda.direct_conv.generate import schedules  # noqa: E402
 from kernelwright.codegen.cuda.gemm.generate import tilings  # noqa: E402
+from kernelwright.codegen.cuda.gemm.tiling import Tiling  # noqa: E402
 from kernelwright.codegen.generate import TARGETS, generate_kernel  # noqa: E402
-from kernelwright.plan.contraction import Contraction, Tiling  # noqa: E402
+from kernelwright.plan.contraction import Contraction  # noqa: E402
 from kernelwright.plan.records import Kernel  # noqa: E402
 
 #: The module of loops, whose function `cases` lists them.

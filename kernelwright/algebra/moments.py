@@ -2,7 +2,7 @@
 
 var(y) = E[y^2] - E[y]^2. The mean collapses (see collapse.py). The energy of an unclipped linear
 convolution is a quadratic form of its weights in the autocorrelation of its input, which is cheap
-through the frequency domain (Parseval, Wiener-Khinchin); codegen/*/spectral.py computes it.
+through the frequency domain (Parseval, Wiener-Khinchin); codegen/*/fft_energy/ computes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The energy of a convolution's channels by way of transforms: its taps, the lengths of the transforms, and its cost.
 
 The energy is a sum over pairs of taps of one phase, of the correlation of two channels of x at the difference of their
-offsets, the lag (see :func:`kernelwright.ir.ops.special.channel_energy`, and codegen/*/spectral.py for the kernels).
+offsets, the lag (see :func:`kernelwright.ir.ops.special.channel_energy`, and codegen/*/fft_energy/ for the kernels).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Protocol
 
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import Reduction, Store
@@ -48,57 +49,13 @@ def in_groups(axis: ContractionAxis, count: int = 2) -> ContractionAxis:
     return replace(axis, in_stride=count * axis.in_stride, out_stride=count * axis.out_stride, taps=taps)
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How a contraction runs on tensor cores.
-
-    ``core``: "wgmma" (compute capability 9.0), "mma" (8.0 and later), "row_buffered" (9.0: a block goes down strips of
-    lines of the output with all weights resident) or "swap_ab" (9.0: output channels are the rows of a product, and the
-    weight goes straight into registers).
-    ``rows``, ``columns``: of a tile, positions and output channels; of "row_buffered" positions of one line.
-    ``depth``, ``stages``: channels of a step (8: of two taps, 8 channels each), and steps that shared memory holds; of
-    "row_buffered" the lines of x that it holds.
-    ``cluster``: blocks that differ in their rows and share what they read of the weight.
-    ``promote``: steps of an accumulation interval, after which sums move to float32 registers, as tensor cores truncate
-    them; 0: never.
-    ``pingpong``: consumer warpgroups that have a tile each, so that the epilogues of some overlap with the products of
-    another; 1: all of a block share one tile.
-    ``converts_left``, ``converts_right``: whether an operand is converted in the mainloop: read as it lies in memory,
-    and rounded or split for every tile; nothing of it is packed.
-    ``packs_concurrently``: whether some warps of each block pack x while the others multiply what is packed.
-    ``split_k``: blocks that share the steps of a tile, whose sums a second kernel adds in order.
-    ``parities``: output-parity classes of a tile, 1 or 2: both of the last axis (of out_stride 2), which are neighbours
-    in the output, or where windows of two lines are pooled the two lines.
-    ``overlap``: rows of the next tile that a tile computes, too, so that each stores whole sectors of memory.
-    ``sector_aligned``: whether warps begin to store at multiples of 32 bytes, wherever results lie; "row_buffered"
-    stores once what two lines share of a sector.
-    ``from_registers``: whether threads finish the sums that they have, without shared memory: they store them, in lines
-    of whole sectors, or reduce channels.
-    ``folded_taps``: neighbouring taps of the last axis that are one, of as many times the channels.
-    """
-
-    core: str
-    rows: int
-    columns: int
-    depth: int
-    stages: int
-    cluster: int = 1
-    promote: int = 0
-    pingpong: int = 1
-    converts_right: bool = False
-    split_k: int = 1
-    parities: int = 1
-    overlap: int = 0
-    converts_left: bool = False
-    packs_concurrently: bool = False
-    sector_aligned: bool = False
-    from_registers: bool = False
-    folded_taps: int = 1
+class TargetTiling(Protocol):
+    """How a target runs a contraction: a frozen record of the target's own, which a plan hands on unread."""
 
     @property
-    def takes_left(self) -> bool:
-        """Whether blocks read x as it lies in memory: no kernel before them packs it."""
-        return self.converts_left or self.packs_concurrently
+    def words(self) -> str:
+        """What the kernel does, in a line for the report."""
+        ...
 
 
 #: Schemes of a `Contraction` whose operands have 11 bits or fewer.
@@ -127,12 +84,12 @@ class Contraction:
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
     correlation   none are formed: totals, of which there must be nothing else, from products of x with itself in
-              float64 (:mod:`kernelwright.codegen.cuda.gram.problem`)
+              float64
 
     Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
 
-    ``tiling`` says how that runs (None leaves it to the generator); of float32 it is the number of a schedule, of which
-    the generator has several in an order of its own.
+    ``tiling`` says how that runs, in the target's terms (None leaves it to the generator); of float32 it is the number
+    of a schedule, of which the generator has several in an order of its own.
 
     Where an operand is not finite, sums come from float32 multiply-adds, so that NaN and Inf are what PyTorch gives.
 
@@ -167,7 +124,7 @@ class Contraction:
     input_dtypes: tuple[str, ...]
     output_dtypes: tuple[str, ...]
     scheme: str
-    tiling: Tiling | int | None = None
+    tiling: TargetTiling | int | None = None
     reductions: tuple[Reduction, ...] = ()
     totals: tuple[Reduction, ...] = ()
     pools: tuple[Reduction, ...] = ()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from math import prod
 
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction, TargetTiling
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
@@ -122,58 +121,11 @@ def products(kernel: Contraction) -> str:
             f"channels{groups} at {kernel.batch} x {sizes} positions")
 
 
-def tiling_words(tiling: Tiling | int | None) -> str:
-    """``wgmma 128x64x32: tiles of 128 rows by 64 channels, 32 input channels a step; ...`` with what `tiling_reasons`
-    says, or ``schedule 2``; "" where the generator chose."""
-    if not isinstance(tiling, Tiling):
-        return f"schedule {tiling}" if tiling is not None else ""
-    if tiling.core == "row_buffered":
-        each = f", each at {64 // tiling.columns} neighbouring lines or phases," if tiling.columns < 64 else ""
-        parts = [f"blocks go down strips of lines, {tiling.rows} positions of a line by {tiling.columns} channels"
-                 f"{each} at a time, with {tiling.stages} lines of x in shared memory", *tiling_reasons(tiling)]
-        return f"strips {tiling.rows}x{tiling.columns}: {'; '.join(parts)}"
-    step = "8 input channels of two entries of the window" if tiling.depth == 8 else f"{tiling.depth} input channels"
-    parts = [f"tiles of {tiling.rows} rows by {tiling.columns} channels, {step} a step"]
-    if tiling.core == "swap_ab":
-        parts.append("output channels are the rows of products, so that threads read the weight where it lies straight "
-                     "into the registers that products take it from, and no packed copy of it is stored")
-        tiling = replace(tiling, converts_right=False)
-    parts += tiling_reasons(tiling)
-    return f"{tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}: {'; '.join(parts)}"
-
-
-def tiling_reasons(tiling: Tiling) -> list[str]:
-    """What is unusual about a tiling, each with what it is for; in the order of importance to a reader."""
-    said = []
-    if tiling.parities > 1:
-        said.append("both output-parity classes of an axis in a tile, which are neighbours in memory, or in a window "
-                    "of two lines")
-    if tiling.folded_taps > 1:
-        said.append(f"{tiling.folded_taps} neighbouring taps of a line are one tap, of {tiling.folded_taps} times the "
-                    "channels, because products take channels by eights")
-    if tiling.overlap:
-        said.append(f"neighbouring tiles overlap by {tiling.overlap} rows, so that each stores whole sectors of memory")
-    if tiling.sector_aligned and tiling.core == "row_buffered":
-        said.append("what neighbouring lines share of a sector of memory is stored once")
-    elif tiling.sector_aligned:
-        said.append("warps begin to store at whole sectors of memory, wherever lines of the output begin")
-    if tiling.from_registers:
-        said.append("threads finish the sums that they have, straight from registers")
-    if tiling.pingpong > 1:
-        said.append(f"{tiling.pingpong} consumer warpgroups with a tile each (ping-pong), so that some form "
-                    "products while others finish their results")
-    if tiling.converts_left:
-        said.append("x is read where it lies and made ready in shared memory, so that no packed copy of it is stored")
-    if tiling.packs_concurrently:
-        said.append("x is packed by warps of the same kernel while others multiply what is packed")
-    if tiling.converts_right:
-        said.append("the weight is read where it lies and made ready by each block, so that no packed copy is stored")
-    if tiling.split_k > 1:
-        said.append(f"{tiling.split_k} blocks share the steps of a tile (split-K), as tiles are few; a kernel adds "
-                    "their sums")
-    if tiling.cluster > 1:
-        said.append(f"{tiling.cluster} blocks share what they read of the weight")
-    return said
+def tiling_words(tiling: TargetTiling | int | None) -> str:
+    """What a contraction's kernel does, or ``schedule 2``; "" where the generator chose."""
+    if tiling is None:
+        return ""
+    return f"schedule {tiling}" if isinstance(tiling, int) else tiling.words
 
 
 def contraction_use(step: KernelStep, plan: Plan, device: Device) -> ContractionUse | None:

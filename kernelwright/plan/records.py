@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
+from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, TargetTiling
 from kernelwright.plan.expressions import Index, Load, walk
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
@@ -36,7 +36,7 @@ class Choice:
     """
 
     scheme: str
-    tiling: Tiling | int | None = None
+    tiling: TargetTiling | int | None = None
     figures: Figures | None = None
     reduces: bool = True
     lines: bool = True

@@ -9,8 +9,9 @@ from math import inf
 from kernelwright.codegen.cuda.direct_conv.generate import is_fast, schedules, suits
 from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.gram import generate as gram
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
 

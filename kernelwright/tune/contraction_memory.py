@@ -22,8 +22,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import DeviceLost
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.records import Choice
 from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import DISTRIBUTIONS, Error

@@ -13,11 +13,12 @@ import torch
 
 from kernelwright.build.library import build_libraries
 from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.generate import generate_kernel, support_text, writer_of
 from kernelwright.device_lock import clock
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node, walk
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.records import Choice, KernelStep
@@ -119,14 +120,9 @@ def written(case: Case, form: Choice) -> tuple[str, Launcher]:
 def words(form: Choice) -> str:
     """``fp16x3 wgmma 128x128x64, 3 stages``; of float32 ``float32 schedule 2``."""
     tiling = form.tiling
-    if not isinstance(tiling, Tiling):
-        return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
-    others = (("cluster", 1), ("promote", 0), ("pingpong", 1), ("converts_right", False), ("split_k", 1),
-              ("parities", 1), ("overlap", 0), ("converts_left", False),
-              ("packs_concurrently", False), ("sector_aligned", False), ("from_registers", False), ("folded_taps", 1))
-    extra = [f", {name} {value}" for name, usual in others if (value := getattr(tiling, name)) != usual]
-    return f"{form.scheme} {tiling.core} {tiling.rows}x{tiling.columns}x{tiling.depth}, {tiling.stages} stages" \
-        + "".join(extra)
+    if isinstance(tiling, Tiling):
+        return f"{form.scheme} {tiling.label}"
+    return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
 
 
 def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Tiling
-from kernelwright.plan.describe import tiling_reasons
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_memory import Measured
 from kernelwright.tune.contraction_trials import Case, words
@@ -56,7 +55,7 @@ def line_recompute(node: Node, choice: Choice, seconds: float, once: float) -> s
 
 def _why(choice: Choice) -> str:
     """What is unusual about a form and what that is for, in parentheses."""
-    reasons = tiling_reasons(choice.tiling) if isinstance(choice.tiling, Tiling) else []
+    reasons = choice.tiling.reasons if isinstance(choice.tiling, Tiling) else []
     return f" ({', '.join(reasons)})" if reasons else ""
 
 

@@ -21,8 +21,8 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layo
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Tiling
 
 PACKS, WIDE_TEAMS = replace(SMALL, packs_concurrently=True), replace(TEAMS, packs_concurrently=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)

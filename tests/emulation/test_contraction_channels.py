@@ -18,9 +18,9 @@ from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChanne
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.products import MOST_REDUCED

@@ -11,7 +11,8 @@ from contraction_cases import ContractionCase, convolution, matmul, with_epilogu
 from test_contraction_channels import softmax
 
 from kernelwright.codegen.cuda.gemm.generate import tilings
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.plan.contraction import Contraction
 
 IMAGES = {"size": (56, 56), "window": (3, 3), "padding": 1}
 LARGE = with_epilogue(matmul(4096, 4096, 4096, transposed=(False, True)))

@@ -14,8 +14,8 @@ from contraction_tools import build, check_thread_order, guessed_scales, run, so
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Store
 

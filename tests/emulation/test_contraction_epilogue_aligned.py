@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import stores_aligned
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 
 ODD = {"stride": 2, "padding": 1, "transposed": True}  # outputs of odd lengths

@@ -14,7 +14,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import SECTOR, lea
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Store
 

@@ -13,8 +13,8 @@ from test_contraction_pools import pooled
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 

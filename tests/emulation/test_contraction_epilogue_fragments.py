@@ -14,7 +14,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import SECTOR,
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 BOTH = replace(LOW, parities=2)
 

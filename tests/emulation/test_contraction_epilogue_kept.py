@@ -14,7 +14,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, 
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import quotient_functions
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction
 

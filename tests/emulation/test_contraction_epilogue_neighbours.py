@@ -13,7 +13,7 @@ from test_contraction_epilogue_dense import with_two_stores
 from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Index
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)

@@ -26,9 +26,9 @@ from torch import nn
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan

@@ -13,7 +13,7 @@ from test_contraction_totals import totalled
 
 from kernelwright.codegen.cuda.gemm import points
 from kernelwright.codegen.cuda.gemm.generate import generate
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Reduced
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)

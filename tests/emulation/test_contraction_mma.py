@@ -22,9 +22,9 @@ from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import core, tilings_mma
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.reference.contraction import evaluate_contraction, operand_values, sums_of_products
-from kernelwright.plan.contraction import Tiling
 
 STAND_IN = """
 // Stores sums by class, group, row and output channel.

@@ -16,7 +16,7 @@ from kernelwright.codegen.cuda.gemm.cost import cycles
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction
 

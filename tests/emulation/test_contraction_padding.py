@@ -17,7 +17,7 @@ from test_contraction_direct import build as build_direct
 from test_contraction_direct import run as run_direct
 from torch.nn import functional as F
 
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 MMA = Tiling("mma", rows=64, columns=16, depth=16, stages=3, promote=1)

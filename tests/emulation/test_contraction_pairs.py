@@ -21,8 +21,8 @@ from kernelwright.codegen.cuda.gemm.packed_layout import Rows, alike, has_two_ph
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Tiling
 
 PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
 TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, pingpong=2, promote=0)

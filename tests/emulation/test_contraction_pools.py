@@ -20,9 +20,10 @@ from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_co
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Contraction, Tiling, in_groups
+from kernelwright.plan.contraction import Contraction, in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 

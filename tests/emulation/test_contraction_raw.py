@@ -30,8 +30,8 @@ from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Tiling
 
 RAW, WIDE_TEAMS = replace(SMALL, converts_left=True), replace(TEAMS, converts_left=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)

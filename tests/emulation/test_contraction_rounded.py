@@ -16,8 +16,8 @@ from test_contraction_channels import BIASED, reducing, softmax
 from test_contraction_epilogue_dense import overlapping
 from test_contraction_totals import totalled
 
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math_rounded import ROUNDED, of_rounded
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.kernels import Reduction
 

@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered import problem
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.search import row_buffered_tilings
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.describe import tiling_words
 
 

@@ -11,7 +11,8 @@ from test_contraction_pools import lined, pooled
 from test_contraction_strips import tiling
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.plan.contraction import Contraction
 
 
 def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int], list[list[tuple[int, range]]]]:

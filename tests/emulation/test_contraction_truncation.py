@@ -14,7 +14,7 @@ from test_contraction_wgmma import check_on_the_device
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncation
 from kernelwright.codegen.cuda.gemm.problem import Geometry
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 

@@ -15,8 +15,8 @@ from test_contraction_wgmma import check_on_the_device
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
 
 TILING = SwapAB.tiling_of

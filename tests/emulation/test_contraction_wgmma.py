@@ -28,8 +28,9 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import lost
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)

@@ -18,8 +18,8 @@ from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_trials import words

@@ -17,7 +17,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90 import threads
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import most_stretches, stretch_numbers
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 PLAIN = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=1)
 TWO, THREE = replace(PLAIN, rows=128, pingpong=2), replace(PLAIN, pingpong=3)

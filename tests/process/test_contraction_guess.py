@@ -15,8 +15,8 @@ from test_contractions_plan import Of
 from test_contractions_tune import CPU, TILING, a_case, chosen, emulated
 from torch import nn
 
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import DeviceLost
-from kernelwright.plan.contraction import Tiling
 from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction
 from kernelwright.plan.records import Choice

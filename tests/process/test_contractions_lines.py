@@ -17,9 +17,10 @@ from test_contractions_twice_tune import BYTE, CPU, LAUNCH, captured, measured
 from torch import nn
 
 from kernelwright.build.module import BuildFailed
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan

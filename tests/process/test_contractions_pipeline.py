@@ -16,9 +16,10 @@ from kernelwright import emulated, selection, verified
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.gemm.generate import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import VerificationFailed
 from kernelwright.modes import ModeProgram
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
 from kernelwright.programs import Stages

@@ -25,13 +25,14 @@ from kernelwright.build.module import BuildFailed
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.gemm import generate as contraction
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction, Tiling
-from kernelwright.plan.describe import tiling_reasons, tiling_words
+from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures
@@ -460,11 +461,13 @@ def test_the_digest_is_of_the_generator():
 def test_words():
     assert words(Choice("float32", 2)) == "float32 schedule 2"
     assert words(Choice("fp16x3", TILING)) == "fp16x3 mma 64x16x32, 4 stages, promote 1"
+    assert words(Choice("native", Tiling("wgmma", 128, 64, 16, 3, 2, pingpong=2, converts_left=True, folded_taps=3))) \
+        == "native wgmma 128x64x16, 3 stages, cluster 2, pingpong 2, converts_left True, folded_taps 3"
 
 
 def test_what_is_unusual_about_a_form_is_said_with_its_reason():
     """Each feature of a tiling alone; a tiling without any has nothing to explain."""
-    assert tiling_reasons(TILING) == [] and tiling_words(2) == "schedule 2" and tiling_words(None) == ""
+    assert TILING.reasons == [] and tiling_words(2) == "schedule 2" and tiling_words(None) == ""
     assert tiling_words(TILING) == "mma 64x16x32: tiles of 64 rows by 16 channels, 32 input channels a step"
     assert "two entries of the window" in tiling_words(replace(TILING, depth=8))
     features = {"parities": (2, "both output-parity"), "overlap": (12, "overlap by 12 rows"),
@@ -477,7 +480,7 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
                 "folded_taps": (2, "2 neighbouring taps of a line")}
     assert {field.name for field in fields(Tiling) if field.default is not MISSING} == {*features, "promote"}
     for name, (value, said) in features.items():
-        (reason,) = tiling_reasons(replace(TILING, **{name: value}))
+        (reason,) = replace(TILING, **{name: value}).reasons
         assert said in reason
     everything = replace(TILING, **{name: value for name, (value, _) in features.items()})
     assert all(said in tiling_words(everything) for _, said in features.values())

@@ -23,10 +23,11 @@ from kernelwright.codegen.cuda.gemm.operands.prepack import packing
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
 from kernelwright.codegen.cuda.gemm.tap_folding import joined
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.reference.loops import required_output_sizes
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import LoopKernel
 
 _POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "float*", "left": "unsigned short*",

@@ -14,10 +14,18 @@ from types import ModuleType
 import pytest
 from places import ROOT
 
+from kernelwright.settings import TARGET_NAMES
+
 PACKAGE = ROOT / "kernelwright"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 #: The controls are candidates: files that the judge copies and never imports.
 MODULES_OF_THE_JUDGE = [m for m in sorted((PACKAGE / "judge").rglob("*.py")) if m.parent.name != "controls"]
+
+#: Modules of the stage whose records every target reads.
+BEFORE_TARGETS = sorted((PACKAGE / "plan").rglob("*.py"))
+#: The names of targets and their languages, but for C, which is a letter, and endings of names of files.
+_TARGET = re.compile(rf"(?<!\.)\b(?:{'|'.join(n for n in TARGET_NAMES if len(n) > 1)}|c\+\+|openmp)(?!\w)",
+                     re.IGNORECASE)
 
 #: Importable from everywhere.
 COMMON = {"containers", "device_lock", "errors", "failures", "names", "processors", "progress", "records", "settings",
@@ -80,6 +88,18 @@ def test_module(module):
     assert wrong_imports(own, imports(tree)) == []
     assert not text.strip() or ast.get_docstring(tree), "a module begins with its docstring"
     assert text.count("\n") < MOST_LINES or path in LONG
+
+
+@pytest.mark.parametrize("module", BEFORE_TARGETS, ids=lambda m: str(m.relative_to(PACKAGE)))
+def test_what_is_before_targets_knows_none(module):
+    """No import of codegen/, not for types either, and no name of a target, in comments either."""
+    text = module.read_text()
+    assert [n for n in imports(ast.parse(text), types=True) if part_of(n) == "codegen"] == []
+    assert _TARGET.findall(text) == []
+
+
+def test_names_of_targets_are_found():
+    assert _TARGET.findall("see codegen/cuda/gram; of CUDA and C++; ATen's Loss.cpp") == ["cuda", "CUDA", "C++"]
 
 
 def test_long_modules_are_listed():

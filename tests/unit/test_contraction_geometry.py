@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from contraction_cases import cases, convolution, matmul
 
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import operand_values, sums_of_products
-from kernelwright.plan.contraction import Tiling
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
 

@@ -13,9 +13,10 @@ from test_contractions_plan import Of
 from torch import nn
 
 from kernelwright.capture.export import capture
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule
 from kernelwright.ir.node import Node, make
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.planner import make_plan

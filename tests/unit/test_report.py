@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.plan.contraction import Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.describe import tiling_words
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, Result, RuleUse, Work
 from kernelwright.report import as_json, render_explanation, render_text, units

@@ -14,7 +14,7 @@ lie across them otherwise: a norm of groups has one value for several.
 
 Both kernels form the products by one scheme. Their sums are alike to within its rounding, which is that of any two
 kernels that the certificate takes; a mean of all results is moved by far less than one of them. Or the first one forms
-none, and has the statistics from products of x with itself (`codegen/cuda/gram/problem.py`).
+none, and has the statistics from products of x with itself (the scheme "correlation" of a `Contraction`).
 """
 
 from __future__ import annotations

@@ -27,11 +27,12 @@ from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab import core as swap_ab
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB, geometry_of
 from kernelwright.codegen.cuda.gemm.tap_folding import joined
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.host import alignment_check, head
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 
 _TYPES = {"repack": "unsigned", "left_scales": "float", "right_scales": "float", "left": "unsigned short",
           "right": "unsigned short",

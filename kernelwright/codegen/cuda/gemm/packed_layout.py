@@ -28,7 +28,8 @@ from itertools import product
 from math import gcd, prod
 
 from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Load, walk
 
 #: Channels of one row of a packed operand.

@@ -29,7 +29,8 @@ from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
 from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as swap_ab_cycles
 from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, swap_ab_tilings
 from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.plan.contraction import Contraction
 
 #: Tilings worth a measurement.
 _MOST = 8

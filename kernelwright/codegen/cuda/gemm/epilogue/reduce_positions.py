@@ -27,9 +27,10 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
 )
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, device_function, entry_type, straight
 from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SUBTILE_ROWS, Geometry, components
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.expressions import Expression
 
 

@@ -56,9 +56,10 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
-from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, Tiling
+from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
 
 __all__ = ["SUBTILE_ROWS", "Epilogue", "careful_functions", "epilogue", "holds", "subtile_columns"]
 

@@ -20,9 +20,10 @@ from kernelwright.codegen.cuda.gemm.points import (
 )
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_place, row_scale_text, without_mark
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.plan.kernels import Store
 
 #: Steps of a loop over a subtile at once. Few warps are there to wait for shared memory, and for what else is loaded.

@@ -14,7 +14,8 @@ from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB
-from kernelwright.plan.contraction import Contraction, Tiling
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.plan.contraction import Contraction
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try.

@@ -53,10 +53,10 @@ from kernelwright.codegen.cuda.gemm.points import guessed, wrapped
 from kernelwright.codegen.cuda.gemm.precision.split_fp16 import PAIRS, first_pair
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
-from kernelwright.plan.contraction import Tiling
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
 _BAND_ROWS = 1024
