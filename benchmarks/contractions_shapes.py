@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from contraction_cases import ContractionCase, convolution, matmul
 
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import in_groups
+from kernelwright.plan.contraction.record import in_groups
 from kernelwright.plan.expressions import Apply, Constant, Index, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 

@@ -25,8 +25,8 @@ from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError
 from kernelwright.failures import is_ours
 from kernelwright.fallback import StepBack, steps_back
 from kernelwright.modes import ModeProgram, as_called, stepped_back, without
+from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
 from kernelwright.problem.state import in_mode_of

@@ -48,7 +48,7 @@ from kernelwright.modes import (
     with_failures,
     without,
 )
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem

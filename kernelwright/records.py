@@ -26,8 +26,8 @@ class RuleUse:
 class ContractionUse:
     """How a kernel forms products, and what was measured of it: zero where nothing was.
 
-    scheme: see :class:`kernelwright.plan.contraction.Contraction`. tiling: in words. torch_seconds: of the torch calls
-    that the kernel replaces. error and torch_error: rms against float64, over the rms of the result.
+    scheme: see :class:`kernelwright.plan.contraction.record.Contraction`. tiling: in words. torch_seconds: of the torch
+    calls that the kernel replaces. error and torch_error: rms against float64, over the rms of the result.
     share_of_floor: the time that no version of this contraction beats, over the kernel's.
     """
 

@@ -25,7 +25,7 @@ from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
 from kernelwright.ir.node import Node
 from kernelwright.modes import ModeProgram, as_called, distinct, keeping
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory

@@ -37,7 +37,7 @@ from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.modes import RECORDED as WITH_GRADIENTS
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem

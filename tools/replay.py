@@ -35,7 +35,7 @@ from kernelwright.codegen.cuda.direct_conv.generate import schedules  # noqa: E4
 from kernelwright.codegen.cuda.gemm.generate import tilings  # noqa: E402
 from kernelwright.codegen.cuda.gemm.tiling import Tiling  # noqa: E402
 from kernelwright.codegen.generate import TARGETS, generate_kernel  # noqa: E402
-from kernelwright.plan.contraction import Contraction  # noqa: E402
+from kernelwright.plan.contraction.record import Contraction  # noqa: E402
 from kernelwright.plan.records import Kernel  # noqa: E402
 
 #: The module of loops, whose function `cases` lists them.

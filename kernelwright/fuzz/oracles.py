@@ -32,9 +32,9 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.modes import RECORDED
 from kernelwright.pipeline import explain
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
 from kernelwright.programs import new_model

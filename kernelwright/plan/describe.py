@@ -10,7 +10,7 @@ from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.contraction import Contraction, TargetTiling
+from kernelwright.plan.contraction.record import Contraction, TargetTiling
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep

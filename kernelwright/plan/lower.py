@@ -20,8 +20,8 @@ from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan import lower_losses
+from kernelwright.plan.contraction.products import as_product
 from kernelwright.plan.deviations import reads
-from kernelwright.plan.products import as_product
 
 FLOATS = ("float32", "float64", *NARROW)
 # The exponential of this and that of its negative are far within float32, and so are sums of 2^50 of them.

@@ -14,8 +14,8 @@ from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.access import MustStore
 from kernelwright.plan.compile import Apart, Loop, compile_group
-from kernelwright.plan.contraction import Contraction
-from kernelwright.plan.contractions import ContractionLoop, compile_contraction
+from kernelwright.plan.contraction.compile import ContractionLoop, compile_contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
@@ -55,7 +55,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.lay_out`).
     contractions: those of the graph that become kernels, each of which
-    :func:`kernelwright.plan.products.can_contract` takes; they are neither kept nor channels-last.
+    :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
     """
     kept = dict(kept or {})
     products = {n: c for n, c in (contractions or {}).items() if n not in kept and n not in channels_last}

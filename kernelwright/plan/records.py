@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction, TargetTiling
+from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction, TargetTiling
 from kernelwright.plan.expressions import Index, Load, walk
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
@@ -27,7 +27,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a contraction becomes a kernel (see :class:`kernelwright.plan.contraction.Contraction`).
+    """How a contraction becomes a kernel (see :class:`kernelwright.plan.contraction.record.Contraction`).
 
     figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
     where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.

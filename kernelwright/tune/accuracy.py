@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load, Reduced
 from kernelwright.plan.kernels import Store
 from kernelwright.tune.contraction_points import Points, is_once, points_of, position_of, values_at

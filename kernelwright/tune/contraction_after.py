@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.loops.normal_form import normalise, passes
 from kernelwright.codegen.cuda.loops.schedule import Schedule
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load, walk
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.layouts import below_views

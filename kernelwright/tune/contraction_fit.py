@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.generate import generate_kernel, writer_of
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.tune.contraction_recompute import without
 

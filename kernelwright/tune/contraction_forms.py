@@ -11,8 +11,8 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.gram import generate as gram
-from kernelwright.plan.contraction import Contraction
-from kernelwright.plan.products import NARROW_TYPES
+from kernelwright.plan.contraction.products import NARROW_TYPES
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.records import Choice
 
 #: Kernels on tensor cores, with the least compute capability that has their instructions; wgmma is of 9.0 alone.

@@ -14,7 +14,7 @@ import torch
 
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import Store
 

@@ -18,8 +18,8 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.bits import union
-from kernelwright.plan.contraction import Contraction
-from kernelwright.plan.products import NARROW_TYPES
+from kernelwright.plan.contraction.products import NARROW_TYPES
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device

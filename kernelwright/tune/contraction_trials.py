@@ -18,7 +18,7 @@ from kernelwright.codegen.generate import generate_kernel, support_text, writer_
 from kernelwright.device_lock import clock
 from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node, walk
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.records import Choice, KernelStep

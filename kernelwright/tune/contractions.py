@@ -26,12 +26,12 @@ from kernelwright.build.library import build_libraries
 from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.lower import lowerable
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import NARROW_TYPES, can_contract
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device

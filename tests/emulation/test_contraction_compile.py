@@ -12,7 +12,7 @@ from test_contraction_channels import softmax
 
 from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 IMAGES = {"size": (56, 56), "window": (3, 3), "padding": 1}
 LARGE = with_epilogue(matmul(4096, 4096, 4096, transposed=(False, True)))

@@ -19,7 +19,7 @@ from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.gram.problem import Correlation, correlates, interval, slope_of
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load
 from kernelwright.plan.records import Choice, KernelStep

@@ -21,7 +21,7 @@ from kernelwright.codegen.generate import support_text
 from kernelwright.codegen.reference.contraction import sums_of_products
 from kernelwright.codegen.reference.loops import required_output_sizes
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 

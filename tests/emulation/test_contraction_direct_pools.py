@@ -20,7 +20,7 @@ from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
 from kernelwright.codegen.cuda.direct_conv.schedules import predicted_seconds
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.plan.contraction import in_groups
+from kernelwright.plan.contraction.record import in_groups
 from kernelwright.plan.expressions import Index, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 

@@ -29,10 +29,10 @@ from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.expressions import Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.tune.contraction_fit import fitting
 

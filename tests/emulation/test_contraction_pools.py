@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tiling
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Contraction, in_groups
+from kernelwright.plan.contraction.record import Contraction, in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 

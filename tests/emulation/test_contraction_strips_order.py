@@ -12,7 +12,7 @@ from test_contraction_strips import tiling
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 
 def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int], list[list[tuple[int, range]]]]:

@@ -20,9 +20,9 @@ from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_fit, contraction_rounds

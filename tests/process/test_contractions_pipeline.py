@@ -19,7 +19,7 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import VerificationFailed
 from kernelwright.modes import ModeProgram
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice
 from kernelwright.programs import Stages

@@ -31,10 +31,10 @@ from kernelwright.errors import DeviceLost
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_memory, contraction_rounds

@@ -21,9 +21,9 @@ from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
+from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.describe import contraction_use, meaning
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Figures, KernelStep
 from kernelwright.report import render_text
 from kernelwright.roofline.devices import GENERIC_CUDA, H200

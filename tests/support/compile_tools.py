@@ -12,7 +12,7 @@ import pytest
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.generate import support_text
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not there")
 

@@ -13,7 +13,7 @@ import torch
 
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Store
 

@@ -27,7 +27,7 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.reference.loops import required_output_sizes
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel
 
 _POINTERS = {"repack": "unsigned*", "left_scales": "float*", "right_scales": "float*", "left": "unsigned short*",

@@ -10,9 +10,9 @@ from graph_tools import assert_same, eager, filled, run_plan, values_of
 from torch import nn
 
 from kernelwright.capture.export import capture
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan
 
 

@@ -16,11 +16,11 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule
 from kernelwright.ir.node import Node, make
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan, TorchStep
 from kernelwright.roofline.devices import H200
 from kernelwright.tune import contraction_rounds

@@ -13,11 +13,11 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.ir.node import make
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import MOST_REDUCED, as_product, can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Load
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import MOST_REDUCED, as_product, can_contract
 from kernelwright.plan.records import Choice
 
 

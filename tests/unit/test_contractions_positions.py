@@ -16,11 +16,11 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.positions import POOL_SIZES
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.positions import POOL_SIZES
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, Plan
 
 IMAGE = (2, 4, 7, 5)

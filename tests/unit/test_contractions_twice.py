@@ -15,10 +15,10 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.products import can_contract
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, walk
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice, KernelStep, Plan
 from kernelwright.tune.contraction_recompute import pairs_of
 

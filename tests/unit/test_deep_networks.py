@@ -23,8 +23,8 @@ from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.generate import generate
 from kernelwright.emit.facts import plan_facts
 from kernelwright.emit.program import make_program
+from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.products import can_contract
 from kernelwright.plan.records import Choice
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 

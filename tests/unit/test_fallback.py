@@ -15,7 +15,7 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import run_plan, values_of
 from kernelwright.culprits import Culprits
 from kernelwright.fallback import steps_back, without_kind
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice

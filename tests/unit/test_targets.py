@@ -18,7 +18,7 @@ from kernelwright.codegen.generate import TARGETS, NoSkeleton, generate_kernel, 
 from kernelwright.errors import InvalidOption
 from kernelwright.fuzz.product import row_of
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.roofline.devices import GENERIC_CPU
 from kernelwright.settings import ENVIRONMENT, HOST_TARGET, TARGET_NAMES, Settings

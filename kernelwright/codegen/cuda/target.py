@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.scan import argreduce
 from kernelwright.codegen.cuda.scan import generate as scan
 from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.target import Target
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
 
 

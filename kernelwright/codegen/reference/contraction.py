@@ -10,7 +10,7 @@ import torch
 
 from kernelwright.codegen.reference.loops import evaluate
 from kernelwright.plan.access import strides_of
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 

@@ -19,7 +19,7 @@ from math import prod
 from kernelwright.algebra.build import NARROW, SUMS, align, reshape
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.plan.bits import union
-from kernelwright.plan.positions import Elements, is_total
+from kernelwright.plan.contraction.positions import Elements, is_total
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from math import prod
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.bits import Bits, union
-from kernelwright.plan.positions import Elements, is_pool, is_total, windows_below
-from kernelwright.plan.products import MOST_REDUCED, TYPES, channels_of
+from kernelwright.plan.contraction.positions import Elements, is_pool, is_total, windows_below
+from kernelwright.plan.contraction.products import MOST_REDUCED, TYPES, channels_of
 from kernelwright.plan.records import Choice
 
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 from kernelwright.algebra.build import align
 from kernelwright.ir.node import Node, make, rebuild, users, walk
+from kernelwright.plan.contraction.positions import first_position, positions_of
+from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.fusion.epilogue import Below, Joined, Reached, joining
-from kernelwright.plan.positions import first_position, positions_of
-from kernelwright.plan.products import NARROW_TYPES
 from kernelwright.plan.records import Choice
 from kernelwright.plan.traced import traced
 

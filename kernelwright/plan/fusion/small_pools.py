@@ -22,7 +22,7 @@ from math import prod
 from kernelwright.algebra.build import MOMENTS, plus_zero, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, users, walk
-from kernelwright.plan.positions import POOLS, windows_below
+from kernelwright.plan.contraction.positions import POOLS, windows_below
 
 #: Elements of a window at most: as many loads of each thread are on their way together.
 _MOST_ELEMENTS = 8

@@ -1,7 +1,7 @@
 """Reductions in two stages, of which a convolution's kernel takes the first.
 
 A norm's statistics are over channels and positions, a batch norm's over the batch and positions: over more than a
-kernel has at hand. Over all positions of each entry and channel they may join it (``plan/positions.py``), and what is
+kernel has at hand. Over all positions of each entry and channel they may join it (`contraction.positions`), and what is
 left is tiny::
 
     sum = sum of sums      mean = mean of means      extremum = extremum of extrema
@@ -21,7 +21,7 @@ from typing import Any
 from kernelwright.algebra.build import NARROW, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, walk
-from kernelwright.plan.positions import (
+from kernelwright.plan.contraction.positions import (
     POOL_LINES,
     POOL_SIZES,
     POOLS,
@@ -35,7 +35,7 @@ from kernelwright.plan.positions import (
     positions_of,
     windows_below,
 )
-from kernelwright.plan.products import TYPES
+from kernelwright.plan.contraction.products import TYPES
 from kernelwright.plan.traced import traced
 
 

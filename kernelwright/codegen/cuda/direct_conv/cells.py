@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import product
 from math import ceil, prod
 
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 
 #: Phases that one thread computes at most; beyond that, leading axes have a kernel for each of their phases.
 MOST_PHASES = 32

@@ -39,7 +39,7 @@ from kernelwright.codegen.cuda.direct_conv.text import DeviceText, main_load
 from kernelwright.codegen.cuda.host import alignment_check, head
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 #: What tensor cores reach of that with few channels is a third to a half, and with three products for each an eighth.
 _WORTH = 8.0

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernelwright.codegen.cuda.direct_conv.cells import Line, Schedule, stored_in_pairs
 from kernelwright.codegen.cuda.expressions import affine_text
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 #: Bytes of shared memory that a block may have without asking for more.
 MOST_SHARED = 48 * 1024

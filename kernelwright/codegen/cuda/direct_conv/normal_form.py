@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap, in_groups
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, replaced, walk
 from kernelwright.plan.kernels import Reduction, Store
 

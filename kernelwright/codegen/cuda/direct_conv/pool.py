@@ -24,7 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, NamedSite, as_f
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import Site
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Reduced, walk
 
 

@@ -25,7 +25,7 @@ from kernelwright.codegen.cuda.direct_conv.layout import MOST_SHARED, Layout
 from kernelwright.codegen.cuda.direct_conv.summation_blocks import block, blocks_first
 from kernelwright.codegen.cuda.direct_conv.text import main_load
 from kernelwright.ir.registry import ITEM_BYTES
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Expression, Load, walk
 from kernelwright.roofline.multiprocessors import HOPPER
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil, prod, sqrt
 
-from kernelwright.plan.contraction import Contraction, ContractionAxis
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis
 
 #: Ratios of errors, one chain's over the library's: from the first on blocks are worth a try, from the second on they
 #: are tried first (a tuner grants a quarter to sums of the same products in another order).

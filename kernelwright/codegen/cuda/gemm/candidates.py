@@ -20,7 +20,7 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, suits_pairs
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, walk
 from kernelwright.roofline.multiprocessors import HOPPER
 

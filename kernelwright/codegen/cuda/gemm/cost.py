@@ -16,7 +16,7 @@ from kernelwright.codegen.cuda.gemm.operands.prepack_parts import looked_at
 from kernelwright.codegen.cuda.gemm.points import TWICE, guessed, ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Cycles of a tile beside its steps, of a step beside its products, and from asking L2 for bytes to having them.

@@ -29,7 +29,7 @@ from math import gcd, prod
 
 from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load, walk
 
 #: Channels of one row of a packed operand.

@@ -11,7 +11,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops.site import Site, indent
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 

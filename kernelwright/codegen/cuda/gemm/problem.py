@@ -12,7 +12,7 @@ from math import prod
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, Rows, has_two_phases
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.kernels import Reduction
 

@@ -30,7 +30,7 @@ from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as swap_ab_cycl
 from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, swap_ab_tilings
 from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 #: Tilings worth a measurement.
 _MOST = 8

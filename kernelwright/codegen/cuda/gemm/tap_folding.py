@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load, loaded
 
 

@@ -29,7 +29,7 @@ from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced, replaced
 from kernelwright.plan.kernels import Store
 from kernelwright.roofline.multiprocessors import HOPPER

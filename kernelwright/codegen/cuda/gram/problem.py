@@ -34,7 +34,7 @@ from itertools import pairwise, product
 from math import prod
 
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, walk
 from kernelwright.roofline.multiprocessors import HOPPER
 

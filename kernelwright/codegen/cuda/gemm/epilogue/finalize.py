@@ -29,7 +29,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Reduced, walk
 from kernelwright.plan.kernels import Store
 from kernelwright.roofline.multiprocessors import HOPPER

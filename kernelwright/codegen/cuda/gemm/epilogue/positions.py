@@ -26,7 +26,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     entry_type,
 )
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, replaced
 from kernelwright.plan.kernels import Store
 

@@ -30,7 +30,7 @@ from kernelwright.codegen.cuda.gemm.problem import COMPONENTS, SUBTILE_ROWS, Geo
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.reference.contraction import uses_reductions
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression
 
 

@@ -22,7 +22,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channe
 from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Index
 
 #: Bytes of a sector of memory.

@@ -28,7 +28,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 #: Float32 elements of a sector of memory.
 SECTOR = 8

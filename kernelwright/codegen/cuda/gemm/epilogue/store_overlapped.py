@@ -27,7 +27,7 @@ from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiple
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index
 
 #: Neighbouring positions that a thread takes, and of a sector of memory (of float32).

@@ -59,7 +59,7 @@ from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
-from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
+from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction
 
 __all__ = ["SUBTILE_ROWS", "Epilogue", "careful_functions", "epilogue", "holds", "subtile_columns"]
 

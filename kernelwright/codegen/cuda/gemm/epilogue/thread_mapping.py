@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import Store
 
 #: Steps of a loop over a subtile at once. Few warps are there to wait for shared memory, and for what else is loaded.

@@ -38,7 +38,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.host import alignment_check
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import text_beside
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     value_function,
 )
 from kernelwright.codegen.cuda.loops.site import indent
-from kernelwright.plan.contraction import Contraction, ContractionAxis
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis
 
 #: Channels whose products are added up before they are added to the sum: rounding grows with both numbers.
 _BLOCK = 64

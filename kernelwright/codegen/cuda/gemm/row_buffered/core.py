@@ -45,7 +45,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.text import (
 from kernelwright.codegen.cuda.host import ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.template import fill, fill_some
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 
 
 def core(numbers: RowBuffered, name: str, original: Contraction, again: tuple[str, ...]) -> tuple[Core, Finish]:

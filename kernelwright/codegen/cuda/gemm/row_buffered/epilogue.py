@@ -28,7 +28,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.reduce_positions import RowBuff
 from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.store_shared_sectors import StoreSharedSectors
 from kernelwright.codegen.cuda.math_rounded import of_rounded
-from kernelwright.plan.contraction import ROUNDED_SCHEMES, Contraction
+from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction
 
 
 @dataclass(frozen=True, slots=True)

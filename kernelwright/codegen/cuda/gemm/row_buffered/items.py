@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import Accumulat
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, SECTOR
-from kernelwright.plan.contraction import Contraction, ContractionAxis, Tap, in_groups
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap, in_groups
 
 #: Rows of a product, and how many of them may be output channels.
 ROWS, CHANNELS = 64, (64, 32, 16, 8)

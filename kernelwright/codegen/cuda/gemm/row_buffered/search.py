@@ -11,7 +11,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, shares_sectors, suits
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction, in_groups
+from kernelwright.plan.contraction.record import Contraction, in_groups
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try at most, and in three dimensions, where x is read once for each plane of a window.

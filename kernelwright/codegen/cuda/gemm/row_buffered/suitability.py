@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, in_groups
 from kernelwright.plan.expressions import Expression, Load, Reduced, walk
 
 #: Numbers of a position that a reduction over channels keeps, and how many of all; channels that a work tile goes

@@ -15,7 +15,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_colum
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.contraction import Contraction
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tilings to try.

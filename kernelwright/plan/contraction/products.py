@@ -1,8 +1,8 @@
 """Every contraction as a matrix product or a convolution, with what stands around it apart.
 
-A contraction that becomes a kernel is lowered to one of two anchors, of which
-:mod:`kernelwright.plan.contractions` makes a record: ``matmul`` of (rows, K) and (K, columns), both with one batch
-axis in front or with none, and ``convolution`` without bias. Biases, reshapes and permutations become ordinary nodes.
+A contraction that becomes a kernel is lowered to one of two anchors, of which `contraction.compile` makes a record:
+``matmul`` of (rows, K) and (K, columns), both with one batch axis in front or with none, and ``convolution`` without
+bias. Biases, reshapes and permutations become ordinary nodes.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear
 from kernelwright.plan.compile import Apart, reduced_value
-from kernelwright.plan.contraction import Contraction
-from kernelwright.plan.contraction_axes import FineDomain, indices_of
+from kernelwright.plan.contraction.axes import FineDomain, indices_of
+from kernelwright.plan.contraction.positions import pooled, windows_below
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Reduced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Reduction
-from kernelwright.plan.positions import pooled, windows_below
 from kernelwright.plan.typed import as_real
 
 _Known = dict[Node, Position | None]

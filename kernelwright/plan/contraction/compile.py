@@ -1,14 +1,14 @@
 """From a group around a contraction to a Contraction record: its operands, its sums, and what is stored of them.
 
-The group's first node is the anchor (see :mod:`kernelwright.plan.products`); the others are pointwise results that
-live on its output, in its shape or another one that shows the same elements. Operands are pulled down to loads over
-the domains of the record, so views and pointwise operators below them are read through.
+The group's first node is the anchor (see :mod:`kernelwright.plan.contraction.products`); the others are pointwise
+results that live on its output, in its shape or another one that shows the same elements. Operands are pulled down to
+loads over the domains of the record, so views and pointwise operators below them are read through.
 
 A row of a matrix product may be several axes, which a view around it moves apart: they become a batch axis and axes
 without a window.
 
 Reductions of the group are over the record's output channels, or over its positions; pointwise results may live on
-what they leave (:mod:`kernelwright.plan.contraction_stores`).
+what they leave (:mod:`kernelwright.plan.contraction.stores`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from kernelwright.ir.node import Node
 from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
 from kernelwright.plan.compile import Apart
-from kernelwright.plan.contraction import Contraction, ContractionAxis, in_groups
-from kernelwright.plan.contraction_axes import FineDomain, axis_of, joined, unit_axis
-from kernelwright.plan.contraction_stores import Stores, narrowed
+from kernelwright.plan.contraction.axes import FineDomain, axis_of, joined, unit_axis
+from kernelwright.plan.contraction.products import TYPES
+from kernelwright.plan.contraction.record import Contraction, ContractionAxis, in_groups
+from kernelwright.plan.contraction.stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Store
-from kernelwright.plan.products import TYPES
 from kernelwright.plan.records import Choice
 
 _TYPES = {*TYPES, "bool", "scalar"}

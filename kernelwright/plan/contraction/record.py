@@ -1,6 +1,6 @@
 """What a contraction's kernel means, for every target: matrix products, convolutions and transposed convolutions.
 
-As in `kernels.py`: a record that PLAN hands to GENERATE, whose docstring states its mathematics.
+As in `plan.kernels`: a record that PLAN hands to GENERATE, whose docstring states its mathematics.
 """
 
 from __future__ import annotations
