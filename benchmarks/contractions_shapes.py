@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from contraction_cases import ContractionCase, convolution, matmul
 
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import in_groups
 from kernelwright.plan.expressions import Apply, Constant, Index, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from kernelwright.codegen.reference.plan import exact
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.lower_losses import LOWERINGS
+from kernelwright.plan.lowering.losses import LOWERINGS
 
 #: Operators that choose or move values and round nothing.
 _EXACT = frozenset((

@@ -12,7 +12,7 @@ from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.contraction.record import Contraction, TargetTiling
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
-from kernelwright.plan.pieces import COPIES
+from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
 from kernelwright.roofline.cost import floor, graph_work

@@ -18,11 +18,11 @@ from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.ops.scans import SCANS
 from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
 from kernelwright.plan.fusion.epilogue import ends_sums, joining
-from kernelwright.plan.lower import FLOATS
-from kernelwright.plan.pieces import COPIES, can_read_through
+from kernelwright.plan.lowering.lower import FLOATS
+from kernelwright.plan.reading.pieces import COPIES, can_read_through
+from kernelwright.plan.reading.settled import settled
+from kernelwright.plan.reading.typed import computable, sum_type
 from kernelwright.plan.records import Choice
-from kernelwright.plan.settled import settled
-from kernelwright.plan.typed import computable, sum_type
 
 PLACES = {"argmax": "amax", "argmin": "amin"}
 """Operators that give the place of an extremum, and those that give its value."""

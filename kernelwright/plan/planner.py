@@ -12,20 +12,20 @@ from kernelwright.failures import is_ours, told
 from kernelwright.ir.graph import BufferUpdate, Graph
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
-from kernelwright.plan.access import MustStore
-from kernelwright.plan.compile import Apart, Loop, compile_group
+from kernelwright.plan.compile.extrema import ExtremumLoop, compile_extremum
+from kernelwright.plan.compile.loops import Apart, Loop, compile_group
+from kernelwright.plan.compile.scans import ScanLoop, compile_scan
+from kernelwright.plan.compile.spectral import spectral_kernel
 from kernelwright.plan.contraction.compile import ContractionLoop, compile_contraction
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
-from kernelwright.plan.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.groups import Group, Grouping, base
 from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan
-from kernelwright.plan.lower import lowerable
+from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
+from kernelwright.plan.reading.access import MustStore
 from kernelwright.plan.records import Choice, Kernel, KernelStep, Plan, Step, TorchStep
-from kernelwright.plan.scans import ScanLoop, compile_scan
-from kernelwright.plan.spectral import spectral_kernel
 from kernelwright.plan.traversal import alternating
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
@@ -53,7 +53,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
-    channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.lay_out`).
+    channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
     """

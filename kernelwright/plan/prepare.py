@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, walk
 from kernelwright.plan.contraction.products import ANCHORS
-from kernelwright.plan.deviations import from_deviations
 from kernelwright.plan.fusion.affine_sums import affine_sums
 from kernelwright.plan.fusion.recompute import recompute
 from kernelwright.plan.fusion.small_pools import inlined
 from kernelwright.plan.fusion.two_stage import in_two_stages
 from kernelwright.plan.groups import roles_of
-from kernelwright.plan.layouts import lay_out
-from kernelwright.plan.lower import lower
+from kernelwright.plan.layouts.channels_last import lay_out
+from kernelwright.plan.lowering.deviations import from_deviations
+from kernelwright.plan.lowering.lower import lower
+from kernelwright.plan.lowering.traced import traced
 from kernelwright.plan.records import Choice
-from kernelwright.plan.traced import traced
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load, walk
 from kernelwright.plan.kernels import LoopKernel
-from kernelwright.plan.layouts import below_views
+from kernelwright.plan.layouts.channels_last import below_views
 from kernelwright.plan.records import KernelStep, Plan, Step
 from kernelwright.roofline.devices import Device
 

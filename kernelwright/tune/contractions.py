@@ -30,7 +30,7 @@ from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
-from kernelwright.plan.lower import lowerable
+from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
 from kernelwright.roofline.cost import node_seconds

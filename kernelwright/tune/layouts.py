@@ -19,7 +19,7 @@ from kernelwright.device_lock import clock, locked_device
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.layouts import below_views, can_be_channels_last, given_last
+from kernelwright.plan.layouts.channels_last import below_views, can_be_channels_last, given_last
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem.memory import is_out_of_memory

@@ -20,10 +20,10 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.products import MOST_REDUCED
 from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
 BIASED = Apply("add", (Reduced(0), Load(2, Index((0, 0, 1)))))

@@ -20,10 +20,10 @@ from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.generate import support_text
 from kernelwright.codegen.reference.contraction import sums_of_products
 from kernelwright.codegen.reference.loops import required_output_sizes
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 
 def conv(*sizes, **options) -> ContractionCase:

@@ -14,9 +14,9 @@ from test_contraction_pools import pooled
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 WGMMA = Tiling("wgmma", rows=64, columns=16, depth=16, stages=3, promote=2)
 BOTH = replace(WGMMA, parities=2, stages=2)

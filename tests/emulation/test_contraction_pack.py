@@ -16,9 +16,9 @@ from kernelwright.codegen.cuda.gemm.operands.prepack import packing
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import operand_values
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Guard, Index, Load
+from kernelwright.plan.reading.access import strides_of
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=32, stages=2)
 

@@ -22,10 +22,10 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import Contraction, in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)

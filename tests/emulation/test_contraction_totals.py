@@ -30,10 +30,10 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 from kernelwright.plan.records import KernelStep
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)

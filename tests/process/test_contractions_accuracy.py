@@ -16,11 +16,11 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan
+from kernelwright.plan.reading.access import strides_of
 from kernelwright.plan.records import Choice
 from kernelwright.tune import accuracy, contraction_points
 from kernelwright.tune import contraction_trials as trials

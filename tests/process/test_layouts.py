@@ -24,8 +24,8 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.modes import ModeProgram
 from kernelwright.plan.expressions import Load
-from kernelwright.plan.layouts import can_be_channels_last
-from kernelwright.plan.orders import channels_last, reshaped_order, transposed
+from kernelwright.plan.layouts.channels_last import can_be_channels_last
+from kernelwright.plan.layouts.orders import channels_last, reshaped_order, transposed
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.progress import Progress

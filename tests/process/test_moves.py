@@ -16,8 +16,8 @@ from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import constant, make
 from kernelwright.pipeline import optimize
-from kernelwright.plan.pieces import operand_fills
 from kernelwright.plan.planner import make_plan
+from kernelwright.plan.reading.pieces import operand_fills
 from kernelwright.plan.records import Plan, TorchStep
 from kernelwright.roofline.cost import least_bytes
 from kernelwright.roofline.devices import H200

@@ -14,9 +14,9 @@ from torch import nn
 
 from kernelwright.capture.export import capture
 from kernelwright.ir.scalar import FUNCTIONS
-from kernelwright.plan.activations import as_one_function, polynomial
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, walk
 from kernelwright.plan.planner import make_plan
+from kernelwright.plan.reading.activations import as_one_function, polynomial
 from kernelwright.plan.records import Plan
 
 ROOT, SLOPE = math.sqrt(2.0), math.sqrt(2.0 / math.pi)

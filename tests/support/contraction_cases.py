@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Store
+from kernelwright.plan.reading.access import strides_of
 
 Each = int | tuple[int, ...]
 

@@ -10,9 +10,9 @@ from contraction_cases import convolution
 from torch.nn import functional
 
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.expressions import Apply, Constant, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 KERNEL = convolution(2, 2, 3, 4, (5, 7), (3, 3), padding=1).kernel
 DOMAIN = KERNEL.domain

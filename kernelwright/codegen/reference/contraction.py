@@ -9,10 +9,10 @@ from itertools import product
 import torch
 
 from kernelwright.codegen.reference.loops import evaluate
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 
 def evaluate_contraction(kernel: Contraction, inputs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float64,

@@ -1,5 +1,5 @@
 """Losses as whole operators; ``reduction`` is "none", "mean" or "sum". Kernels compute their formulas (see
-:mod:`kernelwright.plan.lower_losses`); kept, they stay the torch call that the user wrote."""
+:mod:`kernelwright.plan.lowering.losses`); kept, they stay the torch call that the user wrote."""
 
 from __future__ import annotations
 

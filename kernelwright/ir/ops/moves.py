@@ -1,5 +1,5 @@
 """Copies that only move elements. Alone they are PyTorch's; a kernel that reads one reads through it instead
-(:mod:`kernelwright.plan.pieces`). Also views of PyTorch's own kind that kernels read through."""
+(:mod:`kernelwright.plan.reading.pieces`). Also views of PyTorch's own kind that kernels read through."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from kernelwright.plan.access import Affine, SplitAxis, strides_of
 from kernelwright.plan.contraction.record import Contraction, ContractionAxis, Tap
 from kernelwright.plan.expressions import Expression, Index, Load, replaced, walk
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import Affine, SplitAxis, strides_of
 
 
 def unit_axis(size: int) -> ContractionAxis:

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
-from kernelwright.plan.compile import Apart
+from kernelwright.plan.compile.loops import Apart
 from kernelwright.plan.contraction.axes import FineDomain, axis_of, joined, unit_axis
 from kernelwright.plan.contraction.products import TYPES
 from kernelwright.plan.contraction.record import Contraction, ContractionAxis, in_groups
@@ -26,6 +25,7 @@ from kernelwright.plan.contraction.stores import Stores, narrowed
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Store
+from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
 from kernelwright.plan.records import Choice
 
 _TYPES = {*TYPES, "bool", "scalar"}

@@ -16,7 +16,7 @@ from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.bits import Bits, union
-from kernelwright.plan.pieces import COPIES
+from kernelwright.plan.reading.pieces import COPIES
 
 #: Reductions that a kernel takes over all positions.
 TOTALS = ("sum", "mean", "amax", "amin", "var")

@@ -13,15 +13,15 @@ from functools import partial
 from kernelwright.algebra.build import REDUCTIONS
 from kernelwright.ir.node import Node
 from kernelwright.ir.recursion import Task, run
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear
-from kernelwright.plan.compile import Apart, reduced_value
+from kernelwright.plan.compile.loops import Apart, reduced_value
 from kernelwright.plan.contraction.axes import FineDomain, indices_of
 from kernelwright.plan.contraction.positions import pooled, windows_below
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Reduced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Reduction
-from kernelwright.plan.typed import as_real
+from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, linear
+from kernelwright.plan.reading.typed import as_real
 
 _Known = dict[Node, Position | None]
 #: Before positions in a record's domain: batch, groups, channels.

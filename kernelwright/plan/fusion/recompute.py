@@ -27,8 +27,8 @@ from kernelwright.ir.node import Node, make, rebuild, users, walk
 from kernelwright.plan.contraction.positions import first_position, positions_of
 from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.fusion.epilogue import Below, Joined, Reached, joining
+from kernelwright.plan.lowering.traced import traced
 from kernelwright.plan.records import Choice
-from kernelwright.plan.traced import traced
 
 # Views that only say where an element stands.
 _VIEWS = ("reshape", "expand", "permute")

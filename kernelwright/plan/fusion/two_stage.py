@@ -36,7 +36,7 @@ from kernelwright.plan.contraction.positions import (
     windows_below,
 )
 from kernelwright.plan.contraction.products import TYPES
-from kernelwright.plan.traced import traced
+from kernelwright.plan.lowering.traced import traced
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _STATES = {Reduced(0, 0): "best", Reduced(0, 1): "place"}
 def generate(kernel: Extremum, name: str, schedule: Schedule | None = None) -> KernelSource:
     """The CUDA text of an extremum with its place, whose host function is ``name``.
 
-    Pointers must be aligned to 16 bytes where four elements are read at once (see :mod:`scans`).
+    Pointers must be aligned to 16 bytes where four elements are read at once (see `scan.walk`).
     Raises ValueError for a kind that is not known, where the axis is empty and outer points are not, and where a
     grid would exceed 2**31 - 1 blocks.
     """

@@ -1,6 +1,6 @@
 """Kernels along one axis: how threads lie over rows or columns, where they read, and the host function.
 
-Scans (:mod:`scans`) and the places of extrema (:mod:`extrema`) share this. Along rows (the axis is contiguous) a
+Scans (`scan.generate`) and the places of extrema (`scan.argreduce`) share this. Along rows (the axis is contiguous) a
 warp, or a part of it, or a block walks its row in chunks; along columns neighbouring threads own neighbouring
 columns, and threads of one column take consecutive positions. Where there are too few rows for the device, each is
 cut into parts.

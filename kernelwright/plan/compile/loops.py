@@ -9,12 +9,12 @@ from math import prod
 from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import INTEGERS
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group, base, wide
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
-from kernelwright.plan.lower import FLOATS
-from kernelwright.plan.typed import as_real, sum_type
+from kernelwright.plan.lowering.lower import FLOATS
+from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
+from kernelwright.plan.reading.typed import as_real, sum_type
 
 _KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments",
           "std": "moments"}

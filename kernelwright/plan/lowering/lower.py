@@ -19,9 +19,9 @@ from kernelwright.algebra.norms import batch_norm_affine, shifted_by_zero
 from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
-from kernelwright.plan import lower_losses
 from kernelwright.plan.contraction.products import as_product
-from kernelwright.plan.deviations import reads
+from kernelwright.plan.lowering import losses
+from kernelwright.plan.lowering.deviations import reads
 
 FLOATS = ("float32", "float64", *NARROW)
 # The exponential of this and that of its negative are far within float32, and so are sums of 2^50 of them.
@@ -168,7 +168,7 @@ _LOWERINGS = {
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
     "group_norm": group_norm, "contract": contract, "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
-    **lower_losses.LOWERINGS,
+    **losses.LOWERINGS,
 }
 
 
@@ -177,11 +177,11 @@ def lowerable(node: Node) -> bool:
     if node.op == "pow":
         x, exponent = node.inputs
         return x.dtype == node.dtype in FLOATS and exponent.op == "constant" and exponent["value"] in _POWERS
-    typed = (i for i in node.inputs if not (node.op in lower_losses.OF_CLASSES and i.dtype == "int64"))
+    typed = (i for i in node.inputs if not (node.op in losses.OF_CLASSES and i.dtype == "int64"))
     if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
-    if node.op in lower_losses.LOWERINGS:
-        return lower_losses.has_form(node)
+    if node.op in losses.LOWERINGS:
+        return losses.has_form(node)
     if node.op == "contract":
         return node.operator.operations(node) <= 2 * MOST_CONTRACTION
     if node.op in MOMENTS:

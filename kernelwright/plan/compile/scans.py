@@ -8,11 +8,11 @@ from math import prod
 
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.scans import SCANS
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart, arithmetic
+from kernelwright.plan.compile.loops import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Scan, Store
+from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 
 
 @dataclass(frozen=True, slots=True)

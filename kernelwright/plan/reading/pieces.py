@@ -29,8 +29,7 @@ _MOST_PIECES = 4
 
 
 class Place(Protocol):
-    """A place along an axis, as far as guards ask: :class:`kernelwright.plan.access.Affine`, whose module imports this
-    one."""
+    """A place along an axis, as far as guards ask: `reading.access.Affine`, whose module imports this one."""
 
     @property
     def coefficients(self) -> tuple[int, ...]: ...

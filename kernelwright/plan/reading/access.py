@@ -10,8 +10,8 @@ what it fuses in float32, which is never less accurate, and rounds where it stor
 Where a rounding decides a whole step (a comparison, a floor, a conversion to integers: ``JUMPS``) more digits are
 no gain: x == x.half().float() must not depend on what is fused. What such an operator sees is therefore computed
 again with every operator's result rounded, so that it sees what PyTorch's sees. The same holds where the model goes
-on in a wider type, whose digits show every rounding before, of what an extremum is taken of
-(:mod:`kernelwright.plan.settled`), and beside numbers that leave the range of 16 bits: sin(x * 1e6) is NaN in float16.
+on in a wider type, whose digits show every rounding before, of what an extremum is taken of (`reading.settled`), and
+beside numbers that leave the range of 16 bits: sin(x * 1e6) is NaN in float16.
 Casts round wherever a model asks for fewer digits than its values have, and where a model mixes float64 with narrower
 types each operator's result is rounded to its own type: float32 overflows where float64 does not. Compilers fuse no
 product into a sum or a difference, which would then see a product that is not rounded: a b - b a is zero, and 10 x - 1
@@ -31,11 +31,11 @@ from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.recursion import Task, run
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, UNFUSED
-from kernelwright.plan.activations import as_one_function
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole, ends_in_product
-from kernelwright.plan.pieces import COPIES, operand_fills, pieces
-from kernelwright.plan.settled import is_jump
-from kernelwright.plan.typed import applied, converted, leaves_range, number_type
+from kernelwright.plan.reading.activations import as_one_function
+from kernelwright.plan.reading.pieces import COPIES, operand_fills, pieces
+from kernelwright.plan.reading.settled import is_jump
+from kernelwright.plan.reading.typed import applied, converted, leaves_range, number_type
 
 
 class SplitAxis(Exception):

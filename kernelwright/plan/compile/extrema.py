@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
-from kernelwright.plan.compile import Apart, arithmetic
+from kernelwright.plan.compile.loops import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Reduced
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Extremum, Store
+from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 
 
 @dataclass(frozen=True, slots=True)

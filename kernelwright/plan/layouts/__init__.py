@@ -1,0 +1,1 @@
+"""Orders of axes in memory: convolutions that run channels-last."""

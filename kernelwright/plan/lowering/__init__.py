@@ -1,0 +1,1 @@
+"""Composite operators as primitives that kernels are made of."""
