@@ -52,7 +52,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
-    that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lower.lower`.
+    that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lowering.lower.lower`.
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.

@@ -16,9 +16,10 @@ from test_contraction_epilogue import EDITS
 from test_contraction_wgmma import check_on_the_device
 from torch.nn import functional
 
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
@@ -348,6 +349,20 @@ REFUSED: list[tuple[Contraction, dict, str]] = [
 def test_what_is_not_pooled_is_refused_in_words(kernel, change, words):
     with pytest.raises(ValueError, match=words):
         generate(replace(kernel, tiling=replace(WGMMA, **change)), "k")
+
+
+@pytest.mark.parametrize("case", [lined(PLANE), lined(WIDE), of_lines(ACROSS), of_lines(TWO[4])],
+                         ids=lambda case: case.name)
+def test_two_lines_are_together_for_pools_alone(case):
+    """What stores each sum takes the two phases of a tile for neighbours along the last axis."""
+    kernel = case.kernel
+    assert kernel.pool_lines == 2 and not kernel.pools
+    for changed in (kernel, replace(kernel, totals=(Reduction("sum", Reduced(0)),))):
+        assert not holds(changed, BOTH) and holds(changed, WGMMA)
+        with pytest.raises(ValueError, match="two lines in a tile without pools"):
+            generate(replace(changed, tiling=BOTH), "k")
+        assert {(t.core, t.parities) for t in tilings(changed, "wgmma")} == {("wgmma", 1)}
+        assert not suits(changed)
 
 
 @pytest.mark.parametrize("kernel", [pooled(LINE, 3).kernel, channels_last(pooled(STRIDED, 2)).kernel,

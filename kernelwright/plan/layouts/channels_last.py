@@ -73,7 +73,7 @@ class LaidOut:
 
     values: for every node of the given graph a node of the same axes and value; roots are contiguous in memory
         where the given ones are. computed: for every node the one that now does its work. source: see
-        :func:`kernelwright.plan.lower.lower`.
+        :func:`kernelwright.plan.lowering.lower.lower`.
     """
 
     values: dict[Node, Node]

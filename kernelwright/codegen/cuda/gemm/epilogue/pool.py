@@ -45,9 +45,13 @@ from kernelwright.plan.expressions import Expression
 
 
 def refusal(kernel: Contraction, tiling: Tiling) -> str:
-    """Why tiles of ``tiling`` do not pool what the kernel pools; empty where they do, and of kernels without pools."""
+    """Why tiles of ``tiling`` do not pool what the kernel pools; empty where they do.
+
+    Of kernels without pools empty, too, but where a tile has two lines: what is stored of each sum takes both output
+    phases of a tile for those of the last axis.
+    """
     if not kernel.pools:
-        return ""
+        return "two lines in a tile without pools" if kernel.pool_lines > 1 and tiling.parities > 1 else ""
     if kernel.reductions or kernel.totals:
         return "pools beside other reductions"
     if not kernel.axes:
@@ -90,13 +94,11 @@ class _EmitterWithin(WindowEmitter):
 class Pool(EpilogueOperation):
     """A thread takes a window of positions, and loops over a part of the columns.
 
-    ``emitter`` is over positions, of which a window's are lanes; ``windows`` is over what is stored.
-    Raises ValueError for what `refusal` names.
+    ``emitter`` is over positions, of which a window's are lanes; ``windows`` is over what is stored. It takes what
+    `refusal` has no words for.
     """
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if why := refusal(geometry.kernel, geometry.tiling):
-            raise ValueError(f"{name}: no {why}")
         super().__init__(geometry, name)
         kernel, phases, self.lines = self.kernel, geometry.tiling.parities, self.kernel.pool_lines
         self.size = kernel.pool_size * self.lines

@@ -109,7 +109,7 @@ class Epilogue:
 
 def holds(kernel: Contraction, tiling: Tiling) -> bool:
     """Whether subtiles hold what the kernel reduces: all of its output channels, not of two phases where these are
-    neighbours in the output, or whole windows of positions."""
+    neighbours in the output, or whole windows of positions; and two lines for windows alone."""
     if kernel.reductions and tiling.parities == 2 and reduced_channels_fastest(kernel):
         return False
     return holds_channels(kernel, tiling) and not refusal(kernel, tiling)
@@ -145,6 +145,8 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     if not holds_channels(kernel, geometry.tiling):
         raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of "
                          f"{subtile_columns(kernel, geometry.tiling)}")
+    if why := refusal(kernel, geometry.tiling):
+        raise ValueError(f"{name}: no {why}")
     done = operation(geometry)(geometry, name)
     runs = isinstance(done, StoreRuns)
     body = done.body()
