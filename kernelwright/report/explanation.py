@@ -43,9 +43,9 @@ def _steps(page: Page, mode: Mode, title: str) -> None:
 
 def _step(page: Page, number: int, use: RuleUse) -> None:
     often = f", {use.count} times" if use.count > 1 else ""
-    page.lines.append(f"  {number}. " + page.paint(use.name, "cyan") + often)
+    page.line(f"  {number}. ", (use.name, "cyan"), often)
     rows = (("law", use.law), ("condition", use.condition), ("exactness", use.exactness), ("where", use.where),
             ("before", use.before), ("after", use.after))
     for label, text in rows:
         if text:
-            page.paragraph(text, *(("dim",) if label == "where" else ()), indent=5, first=f"{label:<10}")
+            page.paragraph(text, "dim" if label == "where" else "", indent=5, first=f"{label:<10}")

@@ -81,7 +81,7 @@ def times(page: Page, timing: Timing, title: str) -> None:
             if ratio is not None else "",
             f"{100 * share:.3g} %" if share is not None else "",
         ])
-        styles.append(("green",) if name == CANDIDATE else ())
+        styles.append("green" if name == CANDIDATE else "")
     head = ["", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit"]
     if not timing.ratios:
         head, rows = head[:4] + head[5:], [row[:4] + row[5:] for row in rows]

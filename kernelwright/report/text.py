@@ -44,7 +44,7 @@ def render_text(result: Result, *, colour: bool = False, width: int = 100) -> st
 def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
     """What came out, in a few lines."""
     language = LANGUAGES.get(result.target, result.target)
-    page.lines.append(page.paint(result.name, "bold") + f": {language} kernels for {result.device}")
+    page.line((result.name, "bold"), f": {language} kernels for {result.device}")
     for group in groups:
         mode = group.first
         label = f"{group.words()}: " if len(groups) > 1 else ""
@@ -86,7 +86,7 @@ def kernels(page: Page, mode: Mode, title: str) -> None:
 
 
 def _kernel(page: Page, kernel: KernelUse) -> None:
-    page.lines.append("  " + page.paint(kernel.name, "cyan") + f" ({kernel.kind})")
+    page.line("  ", (kernel.name, "cyan"), f" ({kernel.kind})")
     page.paragraph(kernel.meaning, indent=4)
     if kernel.contraction is not None and kernel.contraction.tiling:
         page.paragraph(kernel.contraction.tiling, indent=4)
@@ -122,7 +122,7 @@ def _rules(page: Page, mode: Mode, title: str) -> None:
     for group in rule_groups(mode.rules):
         use = group.first
         often = f", {group.count} times" if group.count > 1 else ""
-        page.lines.append("  " + page.paint(use.name, "cyan") + f" ({use.exactness}{often})")
+        page.line("  ", (use.name, "cyan"), f" ({use.exactness}{often})")
         page.paragraph(use.law, indent=4, hanging=2)
         for place in group.places():
             page.paragraph(place, "dim", indent=4, hanging=2)

@@ -15,6 +15,7 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.describe import tiling_words
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, Result, RuleUse, Work
 from kernelwright.report import as_json, render_explanation, render_text, units
+from kernelwright.report.layout import Page
 from kernelwright.timing.baselines import CANDIDATE, EAGER, summarize
 from kernelwright.timing.rounds import Times
 from kernelwright.verify import Plan, TrialPlan, certify
@@ -190,3 +191,20 @@ def test_bytes(value, text):
     (0, 5, "more")])
 def test_change(before, after, text):
     assert units.change(before, after) == text
+
+
+def test_text_of_others_is_no_markup_and_stays_whole():
+    """What looks like markup or a number, words longer than a line and hyphens, at any width and with colours."""
+    path = "/" + "very-long-folder/" * 8 + "model.py:9"
+    said = f"[bold]a[/bold] [link=x]b[/] {path} :warning: 12 0x7f 'text' well-known"
+    graph = "%0: float32[16] = mean(x)  # [red]no colour[/red] " + "wide " * 60
+    for colour in (False, True):
+        page = Page(colour, 40)
+        page.paragraph(said, "yellow")
+        page.verbatim(graph)
+        page.table([["[red]x[/red]", "y" * 200]], head=("", "[b]"), styles=("green",))
+        lines = re.sub(r"\x1b\[[\d;]*m", "", page.text()).split("\n")
+        assert " ".join(" ".join(lines[:-3]).split()) == said and any(path in line for line in lines)
+        assert lines[-3] == "  " + graph.rstrip()
+        assert lines[-2:] == ["                [b]", "  [red]x[/red]  " + "y" * 200]
+        assert set(re.findall(r"\x1b\[([\d;]*)m", page.text())) == ({"0", "2", "32", "33"} if colour else set())

@@ -92,9 +92,9 @@ def _verdicts(page: Page, candidates: Sequence[CandidateResult], names: dict[str
         head += ["time", "speed-up", "floor", "own"]
         for row, candidate in zip(cells, candidates):
             row += _measured(candidate.timing)
-    page.lines.append("")
+    page.line()
     _named_table(page, [names[c.file] for c in candidates], cells, head,
-                 [(_colour(c),) for c in candidates])
+                 [_colour(c) for c in candidates])
     legend = [("error", "error: rms of the error over rms of the float64 result, at worst."),
               ("type", "type: the precision that the results show."),
               ("floor", "speed-up: over eager; floor: share of the speed that the device allows; own: share of the "
@@ -126,7 +126,7 @@ def _share(value: float | None) -> str:
 
 
 def _named_table(page: Page, names: Sequence[str], cells: Sequence[list[str]], head: Sequence[str],
-                 styles: Sequence[tuple[str, ...]] = ()) -> None:
+                 styles: Sequence[str] = ()) -> None:
     """A table whose first column, the names, is cut in its middle where the width does not suffice."""
     columns = list(zip(head, *cells))
     others = sum(max(map(len, column)) + 2 for column in columns)
@@ -195,7 +195,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                     continue
                 labels.append(names[file])
                 rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing)])
-                styles.append(("green",) if candidate.rank == 1 else ())
+                styles.append("green" if candidate.rank == 1 else "")
         _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)"), styles)
         for group in groups:
             if len(group) > 1:
