@@ -10,7 +10,7 @@ from kernelwright.errors import ProblemCrashed, ProblemOutOfMemory, ProblemTimed
 from kernelwright.suite import processes
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
-from kernelwright.suite.results import SCHEMA, VERIFIED
+from kernelwright.suite.results import SCHEMA, VERIFIED, Record
 from kernelwright.suite.worker_process import Attempt, WorkerProcess
 
 LOGS = "logs"
@@ -22,12 +22,12 @@ def log_name(problem: str) -> str:
 
 
 def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions, status: int) -> dict[str, Any]:
-    """The record of a worker's attempt; ``status`` is how its process ended. See ``docs/bench.md``."""
+    """The record of a worker's attempt; ``status`` is how its process ended."""
     attempt = worker.attempt
     assert attempt is not None
     outcome = worker.outcome or _without_outcome(worker, options, status)
     result = outcome.get("result")
-    return {
+    record: Record = {
         "schema": SCHEMA,
         "problem": attempt.job.problem,
         "level": attempt.job.level,
@@ -53,6 +53,7 @@ def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions
         "limit": options.limit,
         "started": worker.started_at,
     }
+    return {**record}
 
 
 def retry_of(worker: WorkerProcess, record: dict[str, Any]) -> Attempt | None:

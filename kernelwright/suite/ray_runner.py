@@ -22,7 +22,7 @@ from kernelwright.suite.jobs import Job
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.outcome import log_name
 from kernelwright.suite.ray_actor import PATIENCE_SECONDS, DeviceRunner, Finished, Place, Shipped
-from kernelwright.suite.results import SCHEMA
+from kernelwright.suite.results import SCHEMA, Record
 from kernelwright.version import VERSION
 
 #: An actor that says nothing for this long is gone.
@@ -208,12 +208,14 @@ class _Driver:
                                stage="unknown", output=why, log=log_name(job.problem))
         _write(self.options.output / log_name(job.problem), why + "\n")
         (self.options.output / job.emitted).unlink(missing_ok=True)
-        return {"schema": SCHEMA, "problem": job.problem, "level": job.level, "sha256": job.sha256, "state": "crashed",
-                "error": error.as_json(), "result": None, "emitted": None, "log": log_name(job.problem), "stage": "",
-                "seconds": 0.0, "stopped_seconds": 0.0, "attempts": MOST_STARTS, "alone": False,
-                "peak_memory_bytes": None, "peak_host_bytes": None, "device": device.place.address,
-                "lane": device.place.address, "worker": None, "device_was_quiet": True, "versions": {},
-                "settings": self.options.kept_settings(), "limit": self.options.limit, "started": ""}
+        record: Record = {
+            "schema": SCHEMA, "problem": job.problem, "level": job.level, "sha256": job.sha256, "state": "crashed",
+            "error": error.as_json(), "result": None, "emitted": None, "log": log_name(job.problem), "stage": "",
+            "seconds": 0.0, "stopped_seconds": 0.0, "attempts": MOST_STARTS, "alone": False,
+            "peak_memory_bytes": None, "peak_host_bytes": None, "device": device.place.address,
+            "lane": device.place.address, "worker": None, "device_was_quiet": True, "versions": {},
+            "settings": self.options.kept_settings(), "limit": self.options.limit, "started": ""}
+        return {**record}
 
     def _close(self) -> None:
         calls = [device.actor.close.remote() for device in self.devices if device.room]

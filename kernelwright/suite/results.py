@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from kernelwright.errors import OutputFolderUnusable, ResultsDiffer, ResultsExist
 from kernelwright.names import natural
@@ -17,6 +17,57 @@ from kernelwright.suite.jobs import Job
 SCHEMA = 1
 FILE = "results.jsonl"
 VERIFIED = "verified"
+
+
+class Record(TypedDict):
+    """What became of one problem: a line of the results for each attempt that counts. See ``docs/bench.md``."""
+
+    schema: int
+    problem: str
+    """Path below the folder of problems, without ``.py``."""
+    level: str
+    """Its folder there, or the folder's own name."""
+    sha256: str
+    """Of the problem file."""
+    state: Literal["verified", "failed", "error", "crashed", "timeout", "memory"]
+    """Failed: wrong (KW501); error: a coded error."""
+    error: dict[str, Any] | None
+    result: dict[str, Any] | None
+    """The document of ``optimize --json`` without graphs and path."""
+    emitted: str | None
+    """Path of the file below the output folder."""
+    log: str | None
+    """Path below the output folder."""
+    stage: str
+    """The last one that the problem reached."""
+    seconds: float
+    """Wall time from hand-out to result."""
+    stopped_seconds: float
+    """Of these, stopped or waiting."""
+    attempts: int
+    """How often it was tried."""
+    alone: bool
+    """Whether the last attempt ran alone."""
+    peak_memory_bytes: int | None
+    """Most that PyTorch had in use on the GPU; without one, of the process."""
+    peak_host_bytes: int | None
+    """Most that the process and its children were seen to use."""
+    device: str
+    """The device's name."""
+    lane: str
+    """Which device it is."""
+    worker: int | None
+    """The process."""
+    device_was_quiet: bool
+    """Whether the device was seen idle before each measurement."""
+    versions: dict[str, str]
+    """Of packages and platform."""
+    settings: dict[str, Any]
+    """All that bear on the result."""
+    limit: float
+    """Seconds that a problem may take."""
+    started: str
+    """UTC, ISO 8601."""
 
 
 def read_results(file: Path) -> dict[str, dict[str, Any]]:
