@@ -1,4 +1,5 @@
-"""Write examples/generated: the file that kernelwright emits for each example, for a CPU and for a GPU.
+"""Write examples/generated and docs/schemas: the file that kernelwright emits for each example, for a CPU and for a
+GPU, and the JSON Schemas of its documents.
 
     python tools/regenerate.py            # write what changed
     python tools/regenerate.py --check    # only say what would change; exit status 1 if anything would
@@ -15,7 +16,9 @@ from pathlib import Path
 import kernelwright
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+TOOLS = Path(__file__).resolve().parent
+EXAMPLES = TOOLS.parent / "examples"
+SCHEMAS = TOOLS.parent / "docs" / "schemas"
 DEVICES = {"cpp": GENERIC_CPU, "cuda": H200}
 #: Whose product is a kernel, as it is on a GPU where it wins; the other files show what stands around contractions.
 WITH_CONTRACTIONS = frozenset({"linear_gelu"})
@@ -32,18 +35,27 @@ def generated_text(example: Path, target: str) -> str:
     return kernelwright.explain(example, target=target, device=DEVICES[target], contractions=contractions).source
 
 
+def schema_texts() -> dict[Path, str]:
+    """The text of each file in docs/schemas, by its path."""
+    if str(TOOLS) not in sys.path:  # where this file is loaded by its path
+        sys.path.append(str(TOOLS))
+    from json_schemas import schemas
+
+    return {SCHEMAS / name: text for name, text in schemas().items()}
+
+
 def main(arguments: list[str]) -> int:
     """Regenerate; the exit status."""
     changed = []
-    wanted = {generated_path(e, t): (e, t) for e in sorted(EXAMPLES.glob("*.py")) for t in DEVICES}
-    for path, (example, target) in wanted.items():
-        text = generated_text(example, target)
+    wanted = {generated_path(e, t): generated_text(e, t) for e in sorted(EXAMPLES.glob("*.py")) for t in DEVICES}
+    wanted |= schema_texts()
+    for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             changed.append(path)
             if "--check" not in arguments:
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8", newline="\n")
-    for path in sorted(set((EXAMPLES / "generated").glob("*.py")) - set(wanted)):
+    for path in sorted({*(EXAMPLES / "generated").glob("*.py"), *SCHEMAS.glob("*.json")} - set(wanted)):
         changed.append(path)
         if "--check" not in arguments:
             path.unlink()

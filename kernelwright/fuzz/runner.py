@@ -114,7 +114,8 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a run found. ``unclear`` and ``refused``: seeds with the message; ``uncaptured``: notes and how often."""
+    """What a run found. ``unclear`` and ``refused``: seeds with the message. ``notes``: on modes that were not captured
+    or have no kernels, and how often."""
 
     level: str
     target: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from math import inf, nan
 
 import pytest
 import torch
+from schemas import assert_fits
 from torch import nn
 
 from kernelwright import programs
@@ -22,6 +22,7 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.errors import InvalidOption
 from kernelwright.fuzz import oracles, runner
+from kernelwright.fuzz.command import _document as document_of
 from kernelwright.fuzz.command import fuzz
 from kernelwright.fuzz.draw import Draw, Refused
 from kernelwright.fuzz.generate import begin, generate
@@ -464,6 +465,7 @@ def test_another_text_in_another_process_is_a_finding(monkeypatch):
     monkeypatch.setattr(runner, "Worker", Elsewhere)
     report = run([3], level="kernels", target="cpp", worker=Elsewhere())
     assert [f.outcome.kind for f in report.findings] == ["text"]
+    assert_fits(document_of(report, 3), "fuzz")
 
 
 # The command ---------------------------------------------------------------------------------------
@@ -476,9 +478,10 @@ def test_command(tmp_path):
                "progress": Progress()}
     text, document, well = fuzz(**{**options, "path": path})
     assert well and "clean" in text and document["status"] == "clean"
+    assert_fits(document, "fuzz")
     text, document, well = fuzz(**{**options, "path": None, "count": 2})
     assert well and "2 random models" in text and document["models"] == 2
-    json.dumps(document)
+    assert_fits(document, "fuzz")
     with pytest.raises(InvalidOption):
         fuzz(**{**options, "path": None, "level": "deep"})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from places import TESTS
+from schemas import assert_fits
 
 import kernelwright
 from kernelwright import cli
@@ -100,6 +101,7 @@ def test_copies_tie_and_the_document_says_the_same(judged):
     right, copy = of(judged, "right.py"), of(judged, "copy.py")
     assert right.rank_class == copy.rank_class and right.precision == copy.precision == "float32"
     document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
+    assert_fits(document, "judge")
     assert [c["verdict"] for c in document["candidates"]] == [c.verdict for c in judged.candidates]
     assert document["exit_status"] == 1 and document["selftest"]["passed"] and document["seed"] == 5
     assert sum(len(tied) for tied in document["ranking"][right.rank_class]) == 2

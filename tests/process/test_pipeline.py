@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from emitted_tools import assert_like, assert_same_state, import_path, short_budgets, write_problem
+from schemas import assert_fits
 from torch import nn
 
 import kernelwright
@@ -77,6 +78,7 @@ def test_result_as_json_and_text(done):
     _, result = done
     document = json.loads(json.dumps(as_json(result), allow_nan=False))
     assert document["source"] == result.source if "source" in document else document["schema"]
+    assert_fits(document, "optimize")
     for text in (render_text(result), render_explanation(result)):
         assert "collapse" in text and "\x1b" not in text
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT, TESTS
+from schemas import assert_fits
 
 from kernelwright import device_lock, errors
 from kernelwright.settings import Settings
@@ -194,7 +195,8 @@ def test_each_problem_for_itself(tmp_path):
     assert records["good"]["emitted"] == "good_new.py" and records["good"]["log"] is None
     child = next(int(what.split()[1]) for _, _, what in journal(tmp_path) if what.startswith("child"))
     assert processes.state(child) in ("", "Z", "X"), "what a problem starts in a session of its own is ended, too"
-    json.dumps(list(records.values()), allow_nan=False)
+    for record in records.values():
+        assert_fits(record, "results")
 
 
 def test_memory_limit_and_another_try_alone(tmp_path):
