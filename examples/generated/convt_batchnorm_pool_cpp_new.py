@@ -124,7 +124,10 @@ static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); 
 static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x); }
 
 //// k0_region_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static inline int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(128); }
 static inline int k0_region_sum_offset(int i) { (void)i; return 0; }
@@ -224,7 +227,10 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 }
 
 //// k1_region_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 static inline int k1_region_sum_first0(int i) { return 0 + i * static_cast<int>(1); }
 static inline int k1_region_sum_start0(int i) { (void)i; return 0; }
 static inline int k1_region_sum_stop0(int i) { (void)i; return 125; }
@@ -264,7 +270,10 @@ static const char* k1_region_sum(const float* x, double* out, void* workspace) {
 }
 
 //// k2_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // Windows of 16 for each of 64: sum.
 static const char* k2_sum(const double* __restrict__ in0, double* __restrict__ out0, void* workspace) {
   using real = double;
@@ -312,6 +321,9 @@ static const char* k2_sum(const double* __restrict__ in0, double* __restrict__ o
 
 //// k3_channel_energy
 // convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -964,7 +976,10 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 }
 
 //// k4_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // Columns: rows of 64 for each of 128: sum.
 static const char* k4_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
                                const float* __restrict__ in2, const float* __restrict__ in3,
@@ -1047,7 +1062,9 @@ static const char* k4_sum_cast(const double* __restrict__ in0, const double* __r
 }
 
 //// k5_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Columns: rows of 64 for each of 16 x 128: sum.
 static const char* k5_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
@@ -1135,7 +1152,9 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
 }
 
 //// k6_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Columns: rows of 64 for each of 16 x 128: sum.
 static const char* k6_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,

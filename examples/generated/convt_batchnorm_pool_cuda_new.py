@@ -168,7 +168,10 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 }
 
 //// k0_region_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(128); }
 static __device__ __forceinline__ int k0_region_sum_offset(int i) { (void)i; return 0; }
@@ -337,7 +340,10 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k1_region_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k1_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 3 : 4; }
 static __device__ __forceinline__ int k1_region_sum_offset(int i) { return 0 + i * static_cast<int>(96); }
@@ -495,7 +501,10 @@ static const char* k1_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k2_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (64,), row (16,)
 // total0 = sum(in0)
 // out0 = total0
@@ -545,6 +554,9 @@ static const char* k2_sum(const double* in0, double* out0, void* workspace, cuda
 
 //// k3_channel_energy
 // convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // k3_channel_energy: sum of squares of every channel of a convolution's output, from spectra.
 // x 16 x 64 x 16 x 32 x 32, groups 1, 128 output channels, 1 phases.
 // Transform 20 x 36 x 36 (kept: 11 x 36 x 36), grid of lags 9 x 9 x 9, 3 pairs of 32-channel tiles.
@@ -1456,7 +1468,10 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
 }
 
 //// k4_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (128,), row (64,)
 // total0 = sum(mul(in0, in1))
 // out0 = total0
@@ -1650,7 +1665,9 @@ static const char* k4_sum_cast(const double* in0, const double* in1, const float
 }
 
 //// k5_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))
@@ -1856,7 +1873,9 @@ static const char* k5_sum_cast(const double* in0, const double* in1, const float
 }
 
 //// k6_sum_cast
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // outer (16, 128), row (64,)
 // total0 = sum(mul(in0, in1))

@@ -110,6 +110,8 @@ template <typename real> struct kw_sum_of {
 };
 
 //// k0_region_sum
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static inline int k0_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : 128; }
@@ -215,6 +217,8 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 }
 
 //// k1_sum_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows of 64 x 9 for each of 16 x 128: sum.

@@ -113,6 +113,8 @@ static __device__ __forceinline__ float kw_unfused_add(float x, float y) { retur
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
 
 //// k0_region_sum
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : 128; }
@@ -288,6 +290,8 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k1_sum_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Part 0: 9 parts of every row.

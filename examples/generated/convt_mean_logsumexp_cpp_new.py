@@ -240,6 +240,7 @@ template <typename real> struct kw_logsumexp_of {
 };
 
 //// k0_region_sum
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static inline int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(2048); }
@@ -340,6 +341,7 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 }
 
 //// k1_sum
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows of 64 x 9 for each of 128 x 16: sum.
 static const char* k1_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
@@ -371,6 +373,7 @@ static const char* k1_sum(const double* __restrict__ in0, const float* __restric
 }
 
 //// k2_logsumexp_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // convt_mean_logsumexp.py:18: x = x + self.bias
 // convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)

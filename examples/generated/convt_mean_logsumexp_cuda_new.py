@@ -169,6 +169,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 }
 
 //// k0_region_sum
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(2048); }
@@ -349,6 +350,7 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
 }
 
 //// k1_sum
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Part 0: 9 parts of every row.
 // outer (16, 128, 9), row (64,)
@@ -426,6 +428,7 @@ static const char* k1_sum(const double* in0, const float* in1, double* out0, voi
 }
 
 //// k2_logsumexp_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // convt_mean_logsumexp.py:18: x = x + self.bias
 // convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)

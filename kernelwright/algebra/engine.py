@@ -14,6 +14,7 @@ from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
+from kernelwright.algebra.replaced import Replaced
 from kernelwright.algebra.rows import ROW_RULES
 from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
 from kernelwright.algebra.scans import SCAN_RULES
@@ -91,6 +92,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     replacements: dict[Node, Node] = {}
     order = list(graph.nodes())
     most = _MOST_STEPS + _STEPS_PER_NODE * len(order)
+    replaced = Replaced((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks)))
     context.laid |= _laid(graph.outputs, order)
     context.readers, context.roots = users(graph.roots()), frozenset(graph.roots())
 
@@ -101,6 +103,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             return None
         made = frozenset((n.op, n.origin) for n in _new(found[1], results) if n.kind == "special")
         applications.append(Application(found[0], repr(built), repr(found[1]), built.origin, made))
+        replaced.applied(built, found[1], results)
         return found[1]
 
     def simplify(root: Node, context: Context) -> Node:
@@ -119,9 +122,11 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
                     raise NoFixpoint(f"rule {applications[-1].rule.name!r} at {node!r}")
             elif node in replacements:
                 results[node] = results[replacements.pop(node)]
+                replaced.becomes(node, results[node])
                 stack.pop()
             else:
                 built = rebuild(node, tuple(results[i] for i in node.inputs))
+                replaced.becomes(node, built)
                 if node in context.laid:
                     context.laid.add(built)
                 if node in context.readers:
@@ -155,7 +160,9 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
             values[effect.name] = simplify(effect.value, context)
             alive.update(walk([values[effect.name]]))
     effects = tuple(BufferUpdate(e.name, values[e.name], owners.get(e.name)) for e in graph.effects)
-    return replace(graph, outputs=outputs, effects=effects, checks=checks), tuple(applications)
+    rewritten_graph = replace(graph, outputs=outputs, effects=effects, checks=checks,
+                              replaces=replaced.result((*outputs, *values.values(), *(c.value for c in checks))))
+    return rewritten_graph, tuple(applications)
 
 
 def _laid(outputs: Iterable[Node], order: Iterable[Node]) -> set[Node]:

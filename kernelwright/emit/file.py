@@ -24,7 +24,7 @@ from kernelwright.emit.facts import (
     written_facts,
 )
 from kernelwright.emit.layout import broken_c, broken_python
-from kernelwright.emit.lines import source_lines
+from kernelwright.emit.lines import replaced_nodes, source_lines
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import Program, make_program
 from kernelwright.emit.runtime import (
@@ -82,7 +82,7 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
     covered: dict[str, list[Node]] = {}
     for variant in variants:
         for step in variant.plan.kernels:
-            covered.setdefault(sources[step].name, []).extend((*step.covers, *step.outputs))
+            covered.setdefault(sources[step].name, []).extend(replaced_nodes(variant.plan.graph, step.covers))
             definitions.setdefault(sources[step].name, sources[step].definition)
         for mode, program in programs.items():
             if len(plans[mode].steps) == len(variant.plan.steps) \

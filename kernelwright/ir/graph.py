@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
@@ -71,6 +71,8 @@ class Graph:
     asks: the inputs and parameters of which it matters how they stand in a recorded graph, as the forward asks them or
         PyTorch refuses that they require gradients.
     checks: what tells that the model raises an error for the values that it was given.
+    replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
+        (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
 
     inputs: tuple[Node | None, ...]
@@ -81,6 +83,7 @@ class Graph:
     results: tuple[Result, ...] = ()
     asks: frozenset[Given] = frozenset()
     checks: tuple[Check, ...] = ()
+    replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:
         """Everything that must be computed: outputs, buffer values that no torch call updates by itself, checks."""

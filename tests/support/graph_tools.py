@@ -21,7 +21,7 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import exact, filled, values_of
 from kernelwright.codegen.reference.plan import run_plan as run_plan  # for the tests that import it from here
 from kernelwright.ir.evaluate import evaluate
-from kernelwright.ir.graph import Graph
+from kernelwright.ir.graph import Graph, memory
 from kernelwright.ir.node import Node, Origin, make, walk
 
 torch.set_num_threads(1)
@@ -110,7 +110,19 @@ def rewritten(graph: Graph) -> tuple[Graph, tuple[Application, ...]]:
     assert all(a.value is b.value for a, b in zip(again.effects, result.effects, strict=True))
     if not applications:
         assert all(a is b for a, b in zip(result.outputs, graph.outputs, strict=True))
+    check_replaced(graph, result)
     return result, applications
+
+
+def check_replaced(graph: Graph, result: Graph) -> None:
+    """Nodes of a rewritten graph stand for all that was replaced, but for results of which nothing is computed."""
+    standing = {node for nodes in result.replaces.values() for node in nodes}
+    computed = [before for before, after in zip(graph.outputs, result.outputs, strict=True)
+                if memory(after).kind != "leaf" and after.op != "opaque"]
+    assert {n for n in walk(computed) if n.kind != "leaf"} <= standing
+    assert standing <= set(walk((*graph.outputs, *(e.value for e in graph.effects))))
+    kept = set(walk(graph.outputs)) & result.replaces.keys()
+    assert all(node in result.replaces[node] for node in kept if node.kind != "view")
 
 
 def check_rewrite(graph: Graph, *, tolerance: float = 1e-9,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.assembly import folded, used
-from kernelwright.emit.lines import comment, source_lines
+from kernelwright.emit.lines import comment, replaced_nodes, source_lines
 from kernelwright.emit.runtime import build_text
-from kernelwright.ir.node import Origin
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Origin, make
 
 TEXT = '''\
 import os
@@ -88,3 +90,14 @@ def test_lines_are_named_by_file_alone_and_each_once():
     assert source_lines(nodes) == ["// model.py:7: x = g(x)", "// model.py:12: y = f(x)"]
     many = [SimpleNamespace(origin=Origin(file="m.py", line=n, text="x")) for n in range(1, 12)]
     assert source_lines(many)[-1] == "// and 5 more lines" and len(source_lines(many)) == 7
+
+
+def test_a_kernel_replaces_what_its_nodes_stand_for_and_the_views_that_it_reads_through():
+    x = make("input", name="x", shape=(4, 6), dtype="float32")
+    first = make("exp", x)
+    view = make("permute", first, axes=(1, 0))
+    last = make("tanh", view)
+    graph = Graph((x,), (last,), 0, (), False)
+    assert replaced_nodes(graph, (last,)) == [last, view]
+    origins = [make("sin", x), make("cos", x)]
+    assert replaced_nodes(replace(graph, replaces={last: tuple(origins)}), (last, first)) == [*origins, view, first]
