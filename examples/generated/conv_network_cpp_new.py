@@ -229,14 +229,14 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
       for (int64_t chunk = 1; chunk < 32; ++chunk) {
         whole.accumulator0.merge(partial[point * 32 + chunk].accumulator0);
       }
-      results[point * 3 + 0] = whole.accumulator0.mean();
+      results[point * 3] = whole.accumulator0.mean();
       results[point * 3 + 1] = whole.accumulator0.variance();
       results[point * 3 + 2] = whole.accumulator0.deviation();
     }
   }
   for (int64_t point = 0; point < 32; ++point) {
     const int64_t i0 = point;
-    const real reduced0_mean = results[point * 3 + 0];
+    const real reduced0_mean = results[point * 3];
     const real reduced0_variance = results[point * 3 + 1];
     const real reduced0_deviation = results[point * 3 + 2];
     const real c0 = real(in1[i0]);
@@ -541,7 +541,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* amax_k1_ptr = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
-    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
     if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
@@ -562,7 +562,7 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* mean_k3_ptr = static_cast<float*>(tensors[7]);
     alignas(256) char workspace[768];
-    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
     if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,

@@ -308,7 +308,7 @@ static const char* k0_mean_moments_add(const float* in0, const float* in1, const
                                        cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k0_mean_moments_add: in0 must be aligned to 16 bytes";
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
   KW_LAUNCH("k0_mean_moments_add", k0_k0_mean_moments_add, 1056, 256, 0, stream, in0, partial0);
   KW_LAUNCH("k0_mean_moments_add", k1_k0_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2,
             out3, out4, partial0);
@@ -525,7 +525,7 @@ static const char* k2_mean_moments_add(const float* in0, const float* in1, const
                                        cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k2_mean_moments_add: in0 must be aligned to 16 bytes";
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
   KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
   KW_LAUNCH("k2_mean_moments_add", k1_k2_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, in3, out0, out1, out2,
             out3, out4, partial0);
@@ -833,7 +833,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[7]);
     auto* amax_k1_ptr = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
-    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
     if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, conv1_bias_ptr,
@@ -857,7 +857,7 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[7]);
     auto* mean_k3_ptr = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
-    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace + 0);
+    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
     if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, conv2_bias_ptr,

@@ -129,7 +129,7 @@ static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static inline int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(128); }
+static inline int k0_region_sum_first_row(int i) { return i * 128; }
 static inline int k0_region_sum_offset(int i) { (void)i; return 0; }
 static inline int k0_region_sum_limit(int i) { (void)i; return 128; }
 static inline int k0_region_sum_stride0(int i) { (void)i; return 128; }
@@ -146,15 +146,15 @@ struct k0_region_sum_Walk {
 };
 static inline int k0_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
   x_offset = 0; out_offset = 0;
-  x_offset += unit * 16384; out_offset += unit * 1;
+  x_offset += unit * 16384; out_offset += unit;
   return 128;
 }
 static inline int k0_region_sum_output(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_part(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_part(int i) { return i; }
 static inline int k0_region_sum_part(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_task(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_task(int i) { return i; }
 static inline int k0_region_sum_task_list(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_run(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_run(int i) { return i; }
 static inline int k0_region_sum_run_start(int i) { (void)i; return 0; }
 static inline int k0_region_sum_run_count(int i) { (void)i; return 128; }
 static inline int k0_region_sum_run_step(int i) { (void)i; return 1; }
@@ -208,7 +208,7 @@ static void k0_region_sum_store(const double* totals, int columns, double* out) 
     double sum = 0;
     for (int part = 0; part < 1; ++part)
       for (int i = k0_region_sum_first_part(u); i < k0_region_sum_first_part(u + 1); ++i)
-        sum += totals[static_cast<long long>(part) * 1 + k0_region_sum_part(i)];
+        sum += totals[static_cast<long long>(part) + k0_region_sum_part(i)];
     out[k0_region_sum_output(u)] = static_cast<double>(1.0 * sum);
   }
 }
@@ -231,7 +231,7 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace) {
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
-static inline int k1_region_sum_first0(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k1_region_sum_first0(int i) { return i; }
 static inline int k1_region_sum_start0(int i) { (void)i; return 0; }
 static inline int k1_region_sum_stop0(int i) { (void)i; return 125; }
 static inline int k1_region_sum_step0(int i) { (void)i; return 1; }
@@ -240,13 +240,13 @@ static inline int k1_region_sum_step0(int i) { (void)i; return 1; }
 static inline void k1_region_sum_axis0(const double* source, double* target) {
   for (int outer = 0; outer < 1; ++outer)
     for (int u = 0; u < 1; ++u) {
-      double* sum = target + (outer * 1 + u) * 1 * 8;
-      for (int e = 0; e < 1 * 8; ++e) sum[e] = 0;
+      double* sum = target + (outer + u) * 8;
+      for (int e = 0; e < 8; ++e) sum[e] = 0;
       for (int p = k1_region_sum_first0(u); p < k1_region_sum_first0(u + 1); ++p)
         for (int q = k1_region_sum_start0(p); q < k1_region_sum_stop0(p); q += k1_region_sum_step0(p)) {
-          const double* term = source + (outer * 125 + q) * 1 * 8;
+          const double* term = source + (outer * 125 + q) * 8;
 #pragma omp simd
-          for (int e = 0; e < 1 * 8; ++e) sum[e] += term[e];
+          for (int e = 0; e < 8; ++e) sum[e] += term[e];
         }
     }
 }
@@ -264,7 +264,7 @@ static const char* k1_region_sum(const float* x, double* out, void* workspace) {
     k1_region_sum_axis0(buffer0, buffer1);
     for (int unit = 0; unit < units; ++unit)
       for (int u = 0; u < 1; ++u)
-        out[(first + unit) * 1 + u] = static_cast<double>(1.0 * buffer1[u * 8 + unit]);
+        out[(first + unit) + u] = static_cast<double>(1.0 * buffer1[u * 8 + unit]);
   }
   return nullptr;
 }
@@ -1013,7 +1013,7 @@ static const char* k4_sum_cast(const double* __restrict__ in0, const double* __r
         part0[i0 - left] += ((v1 + v3) + (v5 + v7));
       }
     }
-    for (int64_t row = 64 - (64 - 0) % 4; row + 1 <= 64; row += 1) {
+    for (int64_t row = 64 - 64 % 4; row + 1 <= 64; row += 1) {
       const int64_t r0 = row;
       const real w0 = real(in0[r0]);
       #pragma omp simd
@@ -1101,7 +1101,7 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
         part0[i1 - left] += ((v1 + v3) + (v5 + v7));
       }
     }
-    for (int64_t row = 64 - (64 - 0) % 4; row + 1 <= 64; row += 1) {
+    for (int64_t row = 64 - 64 % 4; row + 1 <= 64; row += 1) {
       const int64_t r0 = row;
       const real w0 = real(in0[64 * i0 + r0]);
       #pragma omp simd
@@ -1191,7 +1191,7 @@ static const char* k6_sum_cast(const double* __restrict__ in0, const double* __r
         part0[i1 - left] += ((v1 + v3) + (v5 + v7));
       }
     }
-    for (int64_t row = 64 - (64 - 0) % 4; row + 1 <= 64; row += 1) {
+    for (int64_t row = 64 - 64 % 4; row + 1 <= 64; row += 1) {
       const int64_t r0 = row;
       const real w0 = real(in0[64 * i0 + r0]);
       #pragma omp simd
@@ -1242,7 +1242,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[8]);
     auto* cast_k5_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     auto* sum_k2_ptr = reinterpret_cast<double*>(workspace + 73728);
     auto* channel_energy_k3_ptr = reinterpret_cast<double*>(workspace + 74240);
@@ -1272,7 +1272,7 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
     auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* cast_k6_ptr = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_region_sum(conv_transpose_weight_ptr, region_sum_k1_ptr, nullptr)) return failure;

@@ -173,7 +173,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(128); }
+static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return i * 128; }
 static __device__ __forceinline__ int k0_region_sum_offset(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_limit(int i) { (void)i; return 128; }
 static __device__ __forceinline__ int k0_region_sum_stride0(int i) { (void)i; return 128; }
@@ -190,11 +190,11 @@ struct k0_region_sum_Walk {
 };
 static __device__ __forceinline__ int k0_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
   x_offset = 0; out_offset = 0;
-  x_offset += unit * 16384; out_offset += unit * 1;
+  x_offset += unit * 16384; out_offset += unit;
   return 128;
 }
 static __device__ __forceinline__ int k0_region_sum_output(int i) { (void)i; return 0; }
-static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return 0 + i * static_cast<int>(1); }
+static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return i; }
 static __device__ __forceinline__ int k0_region_sum_part(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_task_atom(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_task_list(int i) { (void)i; return 0; }
@@ -211,7 +211,7 @@ static __device__ __forceinline__ float4 k0_region_sum_load(const float* __restr
   if (column + (ragged ? 4 : 1) <= limit) {
     value = __ldg(reinterpret_cast<const float4*>(row + column));
   } else if (ragged) {
-    if (column + 0 < limit) value.x = __ldg(row + column + 0);
+    if (column < limit) value.x = __ldg(row + column);
     if (column + 1 < limit) value.y = __ldg(row + column + 1);
     if (column + 2 < limit) value.z = __ldg(row + column + 2);
     if (column + 3 < limit) value.w = __ldg(row + column + 3);
@@ -236,8 +236,8 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
-                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                      ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
       sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
                           ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
       sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
@@ -253,9 +253,9 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   // Group `group` of the block is stream `stream` of the unit; it walks rows [row, end).
   const int lane = threadIdx.x % 32;
   const int group = threadIdx.x / 32;
-  const long long first_unit = static_cast<long long>(blockIdx.x) / 1 * 1;
+  const long long first_unit = static_cast<long long>(blockIdx.x);
   const long long unit = first_unit + group / 4;
-  const int stream = static_cast<int>(blockIdx.x % 1) * 4 + group % 4;
+  const int stream = group % 4;
   // Slot (atom + stream in block) of a unit: streams walk the atoms in order, so no two share one.
   __shared__ double slots[512];
   __shared__ int first_atom[4], last_atom[4];
@@ -299,12 +299,12 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   __syncthreads();
 
   // Tasks: the sum of some columns of one atom over all streams of the block.
-  __shared__ double totals[1 * 1];
-  for (int begin = 0; begin < 1 * 1; begin += 128 / 32) {
+  __shared__ double totals[1];
+  for (int begin = 0; begin < 1; begin += 128 / 32) {
     const int item = begin + threadIdx.x / 32;
     double sum = 0;
-    if (item < 1 * 1) {
-      const int local = item / 1, task = item % 1;
+    if (item < 1) {
+      const int local = item, task = 0;
       const int atom = k0_region_sum_task_atom(task);
       const int list = k0_region_sum_task_list(task);
       for (int s = 0; s < 4; ++s) {
@@ -317,18 +317,18 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
     }
     for (int offset = 32 / 2; offset > 0; offset /= 2)
       sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    if (item < 1 * 1 && threadIdx.x % 32 == 0) totals[item] = sum;
+    if (item < 1 && threadIdx.x % 32 == 0) totals[item] = sum;
   }
   __syncthreads();
 
-  for (int item = threadIdx.x; item < 1 * 1; item += 128) {
-    const int local = item / 1, output = item % 1;
+  for (int item = threadIdx.x; item < 1; item += 128) {
+    const int local = item, output = 0;
     if (first_unit + local >= 1024LL) break;
     long long x_offset, out_offset;
     k0_region_sum_place(first_unit + local, x_offset, out_offset);
     double sum = 0;
     for (int i = k0_region_sum_first_part(output); i < k0_region_sum_first_part(output + 1); ++i)
-      sum += totals[local * 1 + k0_region_sum_part(i)];
+      sum += totals[local + k0_region_sum_part(i)];
     out[out_offset + k0_region_sum_output(output)] = static_cast<double>(1.0 * sum);
   }
 }
@@ -346,8 +346,8 @@ static const char* k0_region_sum(const float* x, double* out, void* workspace, c
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k1_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 3 : 4; }
-static __device__ __forceinline__ int k1_region_sum_offset(int i) { return 0 + i * static_cast<int>(96); }
-static __device__ __forceinline__ int k1_region_sum_limit(int i) { return 32 + i * static_cast<int>(-3); }
+static __device__ __forceinline__ int k1_region_sum_offset(int i) { return i * 96; }
+static __device__ __forceinline__ int k1_region_sum_limit(int i) { return 32 - i * 3; }
 static __device__ __forceinline__ int k1_region_sum_stride0(int i) { (void)i; return 32; }
 struct k1_region_sum_Walk {
   long long offset;  // of the current row in its unit, in elements
@@ -362,15 +362,15 @@ struct k1_region_sum_Walk {
 };
 static __device__ __forceinline__ int k1_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
   x_offset = 0; out_offset = 0;
-  x_offset += unit * 125; out_offset += unit * 1;
+  x_offset += unit * 125; out_offset += unit;
   return 32;
 }
 static __device__ __forceinline__ int k1_region_sum_output(int i) { (void)i; return 0; }
-static __device__ __forceinline__ int k1_region_sum_first_part(int i) { return 0 + i * static_cast<int>(2); }
-static __device__ __forceinline__ int k1_region_sum_part(int i) { return 0 + i * static_cast<int>(1); }
-static __device__ __forceinline__ int k1_region_sum_task_atom(int i) { return 0 + i * static_cast<int>(1); }
-static __device__ __forceinline__ int k1_region_sum_task_list(int i) { return 0 + i * static_cast<int>(1); }
-static __device__ __forceinline__ int k1_region_sum_list_length(int i) { return 32 + i * static_cast<int>(-3); }
+static __device__ __forceinline__ int k1_region_sum_first_part(int i) { return i * 2; }
+static __device__ __forceinline__ int k1_region_sum_part(int i) { return i; }
+static __device__ __forceinline__ int k1_region_sum_task_atom(int i) { return i; }
+static __device__ __forceinline__ int k1_region_sum_task_list(int i) { return i; }
+static __device__ __forceinline__ int k1_region_sum_list_length(int i) { return 32 - i * 3; }
 static __device__ __forceinline__ int k1_region_sum_list_start(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k1_region_sum_list_step(int i) { (void)i; return 1; }
 static __device__ __forceinline__ int k1_region_sum_column(int list, int i) {
@@ -398,13 +398,13 @@ static __device__ __forceinline__ void k1_region_sum_add(
       const int row_limit = row < count ? limit : 0;
 #pragma unroll
       for (int v = 0; v < 1; ++v)
-        value[row][v] = k1_region_sum_load<ragged>(x + walk.offset, (lane + v * 32) * 1, row_limit);
+        value[row][v] = k1_region_sum_load<ragged>(x + walk.offset, (lane + v * 32), row_limit);
       walk.next();
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 1 + 0] += (((value[0][v] + value[1][v]) + (value[2][v] + value[3][v])) +
-                          ((value[4][v] + value[5][v]) + (value[6][v] + value[7][v])));
+      sums[v] += (((value[0][v] + value[1][v]) + (value[2][v] + value[3][v])) +
+                  ((value[4][v] + value[5][v]) + (value[6][v] + value[7][v])));
     }
   }
 }
@@ -414,9 +414,9 @@ static __global__ void __launch_bounds__(128, 8) k1_region_sum_stream(
   // Group `group` of the block is stream `stream` of the unit; it walks rows [row, end).
   const int lane = threadIdx.x % 32;
   const int group = threadIdx.x / 32;
-  const long long first_unit = static_cast<long long>(blockIdx.x) / 1 * 4;
-  const long long unit = first_unit + group / 1;
-  const int stream = static_cast<int>(blockIdx.x % 1) * 1 + group % 1;
+  const long long first_unit = static_cast<long long>(blockIdx.x) * 4;
+  const long long unit = first_unit + group;
+  const int stream = 0;
   // Slot (atom + stream in block) of a unit: streams walk the atoms in order, so no two share one.
   __shared__ double slots[256];
   __shared__ int first_atom[4], last_atom[4];
@@ -425,8 +425,8 @@ static __global__ void __launch_bounds__(128, 8) k1_region_sum_stream(
   if (unit < 8192LL) {
     long long x_offset, out_offset;
     const int columns = k1_region_sum_place(unit, x_offset, out_offset);
-    long long row = 4LL * stream / 1;
-    const long long end = 4LL * (stream + 1) / 1;
+    long long row = 4LL * stream;
+    const long long end = 4LL * (stream + 1);
     int atom = 0;
     while (atom + 1 < 2 && row >= k1_region_sum_first_row(atom + 1)) ++atom;
     first = atom;
@@ -438,15 +438,15 @@ static __global__ void __launch_bounds__(128, 8) k1_region_sum_stream(
       const int limit = k1_region_sum_limit(atom);
       double sums[1] = {};
       k1_region_sum_add<false>(x + x_offset, walk, stop - row, limit, lane, sums);
-      const int local = group / 1, stream_in_block = group % 1;
+      const int local = group, stream_in_block = 0;
       double* slot = slots + (static_cast<long long>(local) * 2
                       + atom + stream_in_block) * 32;
 #pragma unroll
       for (int v = 0; v < 1; ++v) {
-        const int column = (lane + v * 32) * 1;
+        const int column = (lane + v * 32);
         if (column < 32) {
 #pragma unroll
-          for (int i = 0; i < 1; ++i) slot[column + i] = sums[v * 1 + i];
+          for (int i = 0; i < 1; ++i) slot[column + i] = sums[v + i];
         }
       }
       row = stop;
@@ -469,7 +469,7 @@ static __global__ void __launch_bounds__(128, 8) k1_region_sum_stream(
       const int atom = k1_region_sum_task_atom(task);
       const int list = k1_region_sum_task_list(task);
       for (int s = 0; s < 1; ++s) {
-        const int owner = local * 1 + s;
+        const int owner = local + s;
         if (atom < first_atom[owner] || atom > last_atom[owner]) continue;
         const double* slot = slots + (static_cast<long long>(local) * 2 + atom + s) * 32;
         for (int i = threadIdx.x % 32; i < k1_region_sum_list_length(list); i += 32)
@@ -482,8 +482,8 @@ static __global__ void __launch_bounds__(128, 8) k1_region_sum_stream(
   }
   __syncthreads();
 
-  for (int item = threadIdx.x; item < 4 * 1; item += 128) {
-    const int local = item / 1, output = item % 1;
+  for (int item = threadIdx.x; item < 4; item += 128) {
+    const int local = item, output = 0;
     if (first_unit + local >= 8192LL) break;
     long long x_offset, out_offset;
     k1_region_sum_place(first_unit + local, x_offset, out_offset);
@@ -590,7 +590,7 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_tables(
     for (int i = begin; i < 99; i += stride) {
       const int g = i % 9;
       int slot = i / 9, frequency = 0;
-      frequency += slot / 1 * 1; slot %= 1;
+      frequency += slot;
       fold0[i / 9 * 12 + g] = static_cast<float>(k3_channel_energy_dirichlet(frequency * 9 - g * 20, 20, 9) *
                                                  ((20 - frequency) % 20 % 20 <= 10 ? 0.5 : 1.0));
     }
@@ -608,7 +608,7 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_tables(
     for (int i = begin; i < 324; i += stride) {
       const int g = i % 9;
       int slot = i / 9, frequency = 0;
-      frequency += slot / 6 * 1; slot %= 6; frequency += slot / 1 * 6; slot %= 1;
+      frequency += slot / 6; slot %= 6; frequency += slot * 6;
       fold1[i / 9 * 12 + g] = static_cast<float>(k3_channel_energy_dirichlet(frequency * 9 - g * 36, 36, 9));
     }
     for (int i = begin; i < 5; i += stride) tap1[i] = tap[i];
@@ -625,7 +625,7 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_tables(
     for (int i = begin; i < 324; i += stride) {
       const int g = i % 9;
       int slot = i / 9, frequency = 0;
-      frequency += slot / 6 * 1; slot %= 6; frequency += slot / 1 * 6; slot %= 1;
+      frequency += slot / 6; slot %= 6; frequency += slot * 6;
       fold2[i / 9 * 12 + g] = static_cast<float>(k3_channel_energy_dirichlet(frequency * 9 - g * 36, 36, 9));
     }
     for (int i = begin; i < 5; i += stride) tap2[i] = tap[i];
@@ -656,7 +656,8 @@ static __global__ void __launch_bounds__(160) k3_channel_energy_weights(
   const int slice = slice_begin + static_cast<int>(blockIdx.z) * 5 + threadIdx.y, o = o0 + threadIdx.x;
   if (slice >= slice_begin + slice_count || o >= OUTPUTS) return;
   const int g2 = slice % 5, phase = slice / 5;
-  const int p2 = phase % 1, p1 = phase / 1 % 1, p0 = phase / 1;
+  const int p2 = 0, p1 = 0;
+  const int p0 = phase;
 
   // The last axis: real taps to complex values at g2.
   float2 v[K0][K1];
@@ -969,22 +970,22 @@ static __global__ void __launch_bounds__(512, 2) k3_channel_energy_transform(
     float2* data = tile + (i1 * 36 + i2);
     float2 v[11];
     float given[16];
-    given[0] = __ldg(source + i1 * 32 + i2 * 1 + (0) * 1024);
-    given[1] = __ldg(source + i1 * 32 + i2 * 1 + (1) * 1024);
-    given[2] = __ldg(source + i1 * 32 + i2 * 1 + (2) * 1024);
-    given[3] = __ldg(source + i1 * 32 + i2 * 1 + (3) * 1024);
-    given[4] = __ldg(source + i1 * 32 + i2 * 1 + (4) * 1024);
-    given[5] = __ldg(source + i1 * 32 + i2 * 1 + (5) * 1024);
-    given[6] = __ldg(source + i1 * 32 + i2 * 1 + (6) * 1024);
-    given[7] = __ldg(source + i1 * 32 + i2 * 1 + (7) * 1024);
-    given[8] = __ldg(source + i1 * 32 + i2 * 1 + (8) * 1024);
-    given[9] = __ldg(source + i1 * 32 + i2 * 1 + (9) * 1024);
-    given[10] = __ldg(source + i1 * 32 + i2 * 1 + (10) * 1024);
-    given[11] = __ldg(source + i1 * 32 + i2 * 1 + (11) * 1024);
-    given[12] = __ldg(source + i1 * 32 + i2 * 1 + (12) * 1024);
-    given[13] = __ldg(source + i1 * 32 + i2 * 1 + (13) * 1024);
-    given[14] = __ldg(source + i1 * 32 + i2 * 1 + (14) * 1024);
-    given[15] = __ldg(source + i1 * 32 + i2 * 1 + (15) * 1024);
+    given[0] = __ldg(source + i1 * 32 + i2);
+    given[1] = __ldg(source + i1 * 32 + i2 + 1024);
+    given[2] = __ldg(source + i1 * 32 + i2 + 2048);
+    given[3] = __ldg(source + i1 * 32 + i2 + 3072);
+    given[4] = __ldg(source + i1 * 32 + i2 + 4096);
+    given[5] = __ldg(source + i1 * 32 + i2 + 5120);
+    given[6] = __ldg(source + i1 * 32 + i2 + 6144);
+    given[7] = __ldg(source + i1 * 32 + i2 + 7168);
+    given[8] = __ldg(source + i1 * 32 + i2 + 8192);
+    given[9] = __ldg(source + i1 * 32 + i2 + 9216);
+    given[10] = __ldg(source + i1 * 32 + i2 + 10240);
+    given[11] = __ldg(source + i1 * 32 + i2 + 11264);
+    given[12] = __ldg(source + i1 * 32 + i2 + 12288);
+    given[13] = __ldg(source + i1 * 32 + i2 + 13312);
+    given[14] = __ldg(source + i1 * 32 + i2 + 14336);
+    given[15] = __ldg(source + i1 * 32 + i2 + 15360);
     k3_channel_energy_dft20_real(given, v);
     data[0] = v[0];
     data[1296] = v[1];
@@ -1014,7 +1015,7 @@ static __global__ void __launch_bounds__(512, 2) k3_channel_energy_transform(
     v[5] = j + 30 < 32 ? data[1080] : make_float2(0.0f, 0.0f);
     k3_channel_energy_dft6(v);
     data[0] = v[0];
-    data[216] = k3_channel_energy_multiply(v[1], __ldg(twiddle1 + j * 1));
+    data[216] = k3_channel_energy_multiply(v[1], __ldg(twiddle1 + j));
     data[432] = k3_channel_energy_multiply(v[2], __ldg(twiddle1 + j * 2));
     data[648] = k3_channel_energy_multiply(v[3], __ldg(twiddle1 + j * 3));
     data[864] = k3_channel_energy_multiply(v[4], __ldg(twiddle1 + j * 4));
@@ -1058,7 +1059,7 @@ static __global__ void __launch_bounds__(512, 2) k3_channel_energy_transform(
     v[5] = j + 30 < 32 ? data[30] : make_float2(0.0f, 0.0f);
     k3_channel_energy_dft6(v);
     data[0] = v[0];
-    data[6] = k3_channel_energy_multiply(v[1], __ldg(twiddle2 + j * 1));
+    data[6] = k3_channel_energy_multiply(v[1], __ldg(twiddle2 + j));
     data[12] = k3_channel_energy_multiply(v[2], __ldg(twiddle2 + j * 2));
     data[18] = k3_channel_energy_multiply(v[3], __ldg(twiddle2 + j * 3));
     data[24] = k3_channel_energy_multiply(v[4], __ldg(twiddle2 + j * 4));
@@ -1106,15 +1107,15 @@ static __global__ void __launch_bounds__(128, 2) k3_channel_energy_gram(
 
   // What this block computes.
   unsigned work = blockIdx.x;
-  const int chunk = work % 1u;
+  const int chunk = 0;
   work /= 1u;
-  const int part = work % 1u;
-  const int first = part % 1 * PART;
-  const int image_begin = part / 1 * 16;
+  const int part = 0;
+  const int first = 0;
+  const int image_begin = part * 16;
   const int image_end = image_begin + 16 < images ? image_begin + 16 : images;
   const int count = SLOTS - first < PART ? SLOTS - first : PART;
   const int slot = threadIdx.x / TILE_THREADS, lane = threadIdx.x % TILE_THREADS;
-  const int line = static_cast<int>(work / 1u) * 1 + slot;
+  const int line = static_cast<int>(work) + slot;
   const bool active = line < 396;
   const int pair = pair_begin + static_cast<int>(blockIdx.y);
   int column_tile = pair % 3, row_tile = 0;
@@ -1196,7 +1197,7 @@ static __global__ void __launch_bounds__(128, 2) k3_channel_energy_gram(
     }
   }
   if (!active) return;
-  const long long row = static_cast<long long>(line) * 1 + part;
+  const long long row = static_cast<long long>(line) + part;
 #pragma unroll
   for (int g = 0; g < CHUNK; ++g) {
     if (chunk * CHUNK + g >= GRID) break;
@@ -1220,8 +1221,8 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_fold1(
   __syncthreads();
   const long long index = static_cast<long long>(blockIdx.x) * 128 + threadIdx.x;
   if (index >= inner) return;
-  const int begin = static_cast<int>(blockIdx.y % 1u) * CHUNK;
-  const long long outer = blockIdx.y / 1u;
+  const int begin = 0;
+  const long long outer = blockIdx.y;
   source += outer * (SLOTS * 1LL) * inner + index;
   target += (outer * GRID + begin) * inner + index;
   float4 sums[CHUNK];
@@ -1229,7 +1230,7 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_fold1(
   for (int g = 0; g < CHUNK; ++g) sums[g] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
   for (int m = 0; m < SLOTS; ++m) {
-    const float4* element = source + m * (1 * inner);
+    const float4* element = source + m * inner;
     float4 value = __ldg(element);
 #pragma unroll
     for (int g = 0; g < CHUNK; ++g) {
@@ -1256,8 +1257,8 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_fold0(
   __syncthreads();
   const long long index = static_cast<long long>(blockIdx.x) * 128 + threadIdx.x;
   if (index >= inner) return;
-  const int begin = static_cast<int>(blockIdx.y % 1u) * CHUNK;
-  const long long outer = blockIdx.y / 1u;
+  const int begin = 0;
+  const long long outer = blockIdx.y;
   source += outer * (SLOTS * 1LL) * inner + index;
   target += (outer * GRID + begin) * inner + index;
   float4 sums[CHUNK];
@@ -1265,7 +1266,7 @@ static __global__ void __launch_bounds__(128) k3_channel_energy_fold0(
   for (int g = 0; g < CHUNK; ++g) sums[g] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 4
   for (int m = 0; m < SLOTS; ++m) {
-    const float4* element = source + m * (1 * inner);
+    const float4* element = source + m * inner;
     float4 value = __ldg(element);
 #pragma unroll
     for (int g = 0; g < CHUNK; ++g) {
@@ -1403,7 +1404,7 @@ static __global__ void __launch_bounds__(256) k3_channel_energy_energy(
 static const char* k3_channel_energy(const float* x, const float* weight, double* energy, void* workspace,
     cudaStream_t stream) {
   unsigned char* base = static_cast<unsigned char*>(workspace);
-  float2* const twiddle0 = reinterpret_cast<float2*>(base + 0LL);
+  float2* const twiddle0 = reinterpret_cast<float2*>(base);
   float2* const twiddle1 = reinterpret_cast<float2*>(base + 256LL);
   float2* const twiddle2 = reinterpret_cast<float2*>(base + 768LL);
   float* const fold0 = reinterpret_cast<float*>(base + 1280LL);
@@ -1456,7 +1457,7 @@ static const char* k3_channel_energy(const float* x, const float* weight, double
       for (int slice = 0; slice < 5; slice += 5) {
         const int slices = 5 - slice < 5 ? 5 - slice : 5;
         KW_LAUNCH("k3_channel_energy_quadratic", k3_channel_energy_quadratic,
-                  dim3((slices * 81 + 0) / 1, 2, 1),
+                  dim3((slices * 81), 2, 1),
                   dim3(128, 1), 0, stream, folded2, weights, partial, pair, pairs, slice,
                   slices, image == 0 && pair == 0);
       }
@@ -1535,14 +1536,14 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
 
   if (t == 0) {
     float b4[4];
-    kw_read4(b4, in2 + (i0));
+    kw_read4(b4, in2 + i0);
     double t5[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       t5[v] = double(b4[v]) * 0.9;
     }
     float b6[4];
-    kw_read4(b6, in3 + (i0));
+    kw_read4(b6, in3 + i0);
     double t7[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1574,14 +1575,14 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
       t12[v] = kw_unfused_add(t5[v], t11[v]);
     }
     float b14[4];
-    kw_read4(b14, in4 + (i0));
+    kw_read4(b14, in4 + i0);
     double t15[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       t15[v] = double(b14[v]) * 0.9;
     }
     double b16[4];
-    kw_read4(b16, in5 + (i0));
+    kw_read4(b16, in5 + i0);
     double t17[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1646,9 +1647,9 @@ static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
       y13[v] = (float)(t12[v]);
       y28[v] = (float)(t27[v]);
     }
-    kw_write4(out0 + (i0), y3);
-    kw_write4(out1 + (i0), y13);
-    kw_write4(out2 + (i0), y28);
+    kw_write4(out0 + i0, y3);
+    kw_write4(out1 + i0, y13);
+    kw_write4(out2 + i0, y28);
   }
 }
 
@@ -1732,7 +1733,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
 
   if (t == 0) {
     float b3[4];
-    kw_read4(b3, in2 + (i1));
+    kw_read4(b3, in2 + i1);
     double t4[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1754,7 +1755,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
       t7[v] = t6[v] * 2.0;
     }
     double b8[4];
-    kw_read4(b8, in3 + (i1));
+    kw_read4(b8, in3 + i1);
     double t9[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1781,7 +1782,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
       t13[v] = kw_unfused_sub(t7[v], t12[v]);
     }
     double b14[4];
-    kw_read4(b14, in4 + (i1));
+    kw_read4(b14, in4 + i1);
     double t15[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1833,7 +1834,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
       t24[v] = kw_rsqrt(t23[v]);
     }
     float b25[4];
-    kw_read4(b25, in5 + (i1));
+    kw_read4(b25, in5 + i1);
     double t26[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1845,7 +1846,7 @@ static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
       t27[v] = t13[v] * t26[v];
     }
     float b28[4];
-    kw_read4(b28, in6 + (i1));
+    kw_read4(b28, in6 + i1);
     double t29[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1939,7 +1940,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
 
   if (t == 0) {
     float b3[4];
-    kw_read4(b3, in2 + (i1));
+    kw_read4(b3, in2 + i1);
     double t4[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1961,14 +1962,14 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
       t7[v] = t6[v] * 2.0;
     }
     float b8[4];
-    kw_read4(b8, in3 + (i1));
+    kw_read4(b8, in3 + i1);
     double t9[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       t9[v] = kw_unfused_sub(t7[v], double(b8[v]));
     }
     float b10[4];
-    kw_read4(b10, in4 + (i1));
+    kw_read4(b10, in4 + i1);
     double t11[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1980,7 +1981,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
       t12[v] = kw_rsqrt(t11[v]);
     }
     float b13[4];
-    kw_read4(b13, in5 + (i1));
+    kw_read4(b13, in5 + i1);
     double t14[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -1992,7 +1993,7 @@ static __global__ void __launch_bounds__(256) k0_k6_sum_cast(
       t15[v] = t9[v] * t14[v];
     }
     float b16[4];
-    kw_read4(b16, in6 + (i1));
+    kw_read4(b16, in6 + i1);
     double t17[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -2032,7 +2033,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[8]);
     auto* cast_k5_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     auto* sum_k2_ptr = reinterpret_cast<double*>(workspace + 73728);
     auto* channel_energy_k3_ptr = reinterpret_cast<double*>(workspace + 74240);
@@ -2065,7 +2066,7 @@ extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stre
     auto* batch_norm_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* cast_k6_ptr = static_cast<float*>(tensors[7]);
     auto* workspace = static_cast<char*>(tensors[8]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* region_sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
                                             static_cast<cudaStream_t>(stream))) return failure;

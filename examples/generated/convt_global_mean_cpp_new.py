@@ -115,7 +115,7 @@ template <typename real> struct kw_sum_of {
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static inline int k0_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : 128; }
-static inline int k0_region_sum_offset(int i) { return 0 + i * static_cast<int>(128); }
+static inline int k0_region_sum_offset(int i) { return i * 128; }
 static inline int k0_region_sum_limit(int i) { (void)i; return 128; }
 static inline int k0_region_sum_stride0(int i) { (void)i; return 128; }
 struct k0_region_sum_Walk {
@@ -134,19 +134,19 @@ static inline int k0_region_sum_place(long long unit, long long& x_offset, long 
   x_offset += unit * 16384; out_offset += unit * 9;
   return 128;
 }
-static inline int k0_region_sum_output(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_output(int i) { return i; }
 static const short k0_region_sum_first_part_data[10] = {
   0, 1, 2, 3, 5, 7, 9, 11, 13, 15};
 static inline int k0_region_sum_first_part(int i) { return k0_region_sum_first_part_data[i]; }
 static const short k0_region_sum_part_data[15] = {
   3, 4, 5, 0, 3, 1, 4, 2, 5, 0, 3, 1, 4, 2, 5};
 static inline int k0_region_sum_part(int i) { return k0_region_sum_part_data[i]; }
-static inline int k0_region_sum_first_task(int i) { return 0 + i * static_cast<int>(3); }
+static inline int k0_region_sum_first_task(int i) { return i * 3; }
 static inline int k0_region_sum_task_list(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ?
                                                   1 : 1; }
-static inline int k0_region_sum_first_run(int i) { return 0 + i * static_cast<int>(1); }
-static inline int k0_region_sum_run_start(int i) { return 1 + i * static_cast<int>(-1); }
-static inline int k0_region_sum_run_count(int i) { return 127 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_run(int i) { return i; }
+static inline int k0_region_sum_run_start(int i) { return 1 - i; }
+static inline int k0_region_sum_run_count(int i) { return 127 + i; }
 static inline int k0_region_sum_run_step(int i) { (void)i; return 1; }
 
 // Sum of every step-th column.
@@ -263,7 +263,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
     auto* cast_k1_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr,
                                           cast_k1_ptr, nullptr)) return failure;

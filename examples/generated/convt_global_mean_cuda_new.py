@@ -118,7 +118,7 @@ static __device__ __forceinline__ double kw_unfused_add(double x, double y) { re
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
 static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : 128; }
-static __device__ __forceinline__ int k0_region_sum_offset(int i) { return 0 + i * static_cast<int>(128); }
+static __device__ __forceinline__ int k0_region_sum_offset(int i) { return i * 128; }
 static __device__ __forceinline__ int k0_region_sum_limit(int i) { (void)i; return 128; }
 static __device__ __forceinline__ int k0_region_sum_stride0(int i) { (void)i; return 128; }
 struct k0_region_sum_Walk {
@@ -137,7 +137,7 @@ static __device__ __forceinline__ int k0_region_sum_place(long long unit, long l
   x_offset += unit * 16384; out_offset += unit * 9;
   return 128;
 }
-static __device__ __forceinline__ int k0_region_sum_output(int i) { return 0 + i * static_cast<int>(1); }
+static __device__ __forceinline__ int k0_region_sum_output(int i) { return i; }
 static __device__ const short k0_region_sum_first_part_data[10] = {
   0, 1, 2, 3, 5, 7, 9, 11, 13, 15};
 static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return k0_region_sum_first_part_data[i]; }
@@ -148,8 +148,8 @@ static __device__ __forceinline__ int k0_region_sum_task_atom(int i) {
     return i == 0 ? 0 : i == 1 ? 0 : i == 2 ? 0 : i == 3 ? 1 : i == 4 ? 1 : 1; }
 static __device__ __forceinline__ int k0_region_sum_task_list(int i) {
     return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 1 : i == 3 ? 0 : i == 4 ? 1 : 1; }
-static __device__ __forceinline__ int k0_region_sum_list_length(int i) { return 127 + i * static_cast<int>(1); }
-static __device__ __forceinline__ int k0_region_sum_list_start(int i) { return 1 + i * static_cast<int>(-1); }
+static __device__ __forceinline__ int k0_region_sum_list_length(int i) { return 127 + i; }
+static __device__ __forceinline__ int k0_region_sum_list_start(int i) { return 1 - i; }
 static __device__ __forceinline__ int k0_region_sum_list_step(int i) { (void)i; return 1; }
 static __device__ __forceinline__ int k0_region_sum_column(int list, int i) {
     return k0_region_sum_list_start(list) + i * k0_region_sum_list_step(list); }
@@ -161,7 +161,7 @@ static __device__ __forceinline__ float4 k0_region_sum_load(const float* __restr
   if (column + (ragged ? 4 : 1) <= limit) {
     value = __ldg(reinterpret_cast<const float4*>(row + column));
   } else if (ragged) {
-    if (column + 0 < limit) value.x = __ldg(row + column + 0);
+    if (column < limit) value.x = __ldg(row + column);
     if (column + 1 < limit) value.y = __ldg(row + column + 1);
     if (column + 2 < limit) value.z = __ldg(row + column + 2);
     if (column + 3 < limit) value.w = __ldg(row + column + 3);
@@ -186,8 +186,8 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
-                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                      ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
       sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
                           ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
       sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
@@ -203,9 +203,9 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   // Group `group` of the block is stream `stream` of the unit; it walks rows [row, end).
   const int lane = threadIdx.x % 32;
   const int group = threadIdx.x / 32;
-  const long long first_unit = static_cast<long long>(blockIdx.x) / 1 * 1;
+  const long long first_unit = static_cast<long long>(blockIdx.x);
   const long long unit = first_unit + group / 4;
-  const int stream = static_cast<int>(blockIdx.x % 1) * 4 + group % 4;
+  const int stream = group % 4;
   // Slot (atom + stream in block) of a unit: streams walk the atoms in order, so no two share one.
   __shared__ double slots[640];
   __shared__ int first_atom[4], last_atom[4];
@@ -249,11 +249,11 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   __syncthreads();
 
   // Tasks: the sum of some columns of one atom over all streams of the block.
-  __shared__ double totals[1 * 6];
-  for (int begin = 0; begin < 1 * 6; begin += 128 / 32) {
+  __shared__ double totals[6];
+  for (int begin = 0; begin < 6; begin += 128 / 32) {
     const int item = begin + threadIdx.x / 32;
     double sum = 0;
-    if (item < 1 * 6) {
+    if (item < 6) {
       const int local = item / 6, task = item % 6;
       const int atom = k0_region_sum_task_atom(task);
       const int list = k0_region_sum_task_list(task);
@@ -267,11 +267,11 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
     }
     for (int offset = 32 / 2; offset > 0; offset /= 2)
       sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    if (item < 1 * 6 && threadIdx.x % 32 == 0) totals[item] = sum;
+    if (item < 6 && threadIdx.x % 32 == 0) totals[item] = sum;
   }
   __syncthreads();
 
-  for (int item = threadIdx.x; item < 1 * 9; item += 128) {
+  for (int item = threadIdx.x; item < 9; item += 128) {
     const int local = item / 9, output = item % 9;
     if (first_unit + local >= 1024LL) break;
     long long x_offset, out_offset;
@@ -334,7 +334,7 @@ static __global__ void __launch_bounds__(256) k0_k1_sum_cast(
   __syncthreads();
   sum0 = share0_sum0[0][column];
   if (t == 0) {
-    double* part_of = partial0 + ((unsigned long long)o) * 1;
+    double* part_of = partial0 + ((unsigned long long)o);
     part_of[0] = sum0;
   }
 }
@@ -348,7 +348,7 @@ static __global__ void __launch_bounds__(256) k1_k1_sum_cast(
   const int i1 = o % 128u;
   double sum0 = 0;
   for (unsigned s = t; s < 9u; s += 32u) {
-    const double* part = partial0 + ((unsigned long long)o * 9 + s) * 1;
+    const double* part = partial0 + ((unsigned long long)o * 9 + s);
     sum0 += part[0];
   }
 #pragma unroll
@@ -371,7 +371,7 @@ static __global__ void __launch_bounds__(256) k1_k1_sum_cast(
 
 static const char* k1_sum_cast(const double* in0, const float* in1, const float* in2, float* out0, void* workspace,
                                cudaStream_t stream) {
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
   KW_LAUNCH("k1_sum_cast", k0_k1_sum_cast, 576, 256, 0, stream, in0, in1, partial0);
   KW_LAUNCH("k1_sum_cast", k1_k1_sum_cast, 256, 256, 0, stream, in2, out0, partial0);
   return nullptr;
@@ -384,7 +384,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
     auto* cast_k1_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
                                             static_cast<cudaStream_t>(stream))) return failure;
     if (const char* failure = k1_sum_cast(region_sum_k0_ptr, conv_transpose_weight_ptr, conv_transpose_bias_ptr,

@@ -243,7 +243,7 @@ template <typename real> struct kw_logsumexp_of {
 // convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static inline int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(2048); }
+static inline int k0_region_sum_first_row(int i) { return i * 2048; }
 static inline int k0_region_sum_offset(int i) { (void)i; return 0; }
 static inline int k0_region_sum_limit(int i) { (void)i; return 128; }
 static inline int k0_region_sum_stride0(int i) { (void)i; return 128; }
@@ -260,15 +260,15 @@ struct k0_region_sum_Walk {
 };
 static inline int k0_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
   x_offset = 0; out_offset = 0;
-  x_offset += unit * 262144; out_offset += unit * 1;
+  x_offset += unit * 262144; out_offset += unit;
   return 128;
 }
 static inline int k0_region_sum_output(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_part(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_part(int i) { return i; }
 static inline int k0_region_sum_part(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_task(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_task(int i) { return i; }
 static inline int k0_region_sum_task_list(int i) { (void)i; return 0; }
-static inline int k0_region_sum_first_run(int i) { return 0 + i * static_cast<int>(1); }
+static inline int k0_region_sum_first_run(int i) { return i; }
 static inline int k0_region_sum_run_start(int i) { (void)i; return 0; }
 static inline int k0_region_sum_run_count(int i) { (void)i; return 128; }
 static inline int k0_region_sum_run_step(int i) { (void)i; return 1; }
@@ -322,7 +322,7 @@ static void k0_region_sum_store(const double* totals, int columns, double* out) 
     double sum = 0;
     for (int part = 0; part < 1; ++part)
       for (int i = k0_region_sum_first_part(u); i < k0_region_sum_first_part(u + 1); ++i)
-        sum += totals[static_cast<long long>(part) * 1 + k0_region_sum_part(i)];
+        sum += totals[static_cast<long long>(part) + k0_region_sum_part(i)];
     out[k0_region_sum_output(u)] = static_cast<double>(1.0 * sum);
   }
 }
@@ -419,7 +419,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* bias_ptr = static_cast<const float*>(tensors[3]);
     auto* cast_k2_ptr = static_cast<float*>(tensors[4]);
     alignas(256) char workspace[24576];
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
     if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;

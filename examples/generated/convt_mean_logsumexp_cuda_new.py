@@ -172,7 +172,7 @@ static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
 // convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
 // convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
 // Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return 0 + i * static_cast<int>(2048); }
+static __device__ __forceinline__ int k0_region_sum_first_row(int i) { return i * 2048; }
 static __device__ __forceinline__ int k0_region_sum_offset(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_limit(int i) { (void)i; return 128; }
 static __device__ __forceinline__ int k0_region_sum_stride0(int i) { (void)i; return 128; }
@@ -189,11 +189,11 @@ struct k0_region_sum_Walk {
 };
 static __device__ __forceinline__ int k0_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
   x_offset = 0; out_offset = 0;
-  x_offset += unit * 262144; out_offset += unit * 1;
+  x_offset += unit * 262144; out_offset += unit;
   return 128;
 }
 static __device__ __forceinline__ int k0_region_sum_output(int i) { (void)i; return 0; }
-static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return 0 + i * static_cast<int>(1); }
+static __device__ __forceinline__ int k0_region_sum_first_part(int i) { return i; }
 static __device__ __forceinline__ int k0_region_sum_part(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_task_atom(int i) { (void)i; return 0; }
 static __device__ __forceinline__ int k0_region_sum_task_list(int i) { (void)i; return 0; }
@@ -210,7 +210,7 @@ static __device__ __forceinline__ float4 k0_region_sum_load(const float* __restr
   if (column + (ragged ? 4 : 1) <= limit) {
     value = __ldg(reinterpret_cast<const float4*>(row + column));
   } else if (ragged) {
-    if (column + 0 < limit) value.x = __ldg(row + column + 0);
+    if (column < limit) value.x = __ldg(row + column);
     if (column + 1 < limit) value.y = __ldg(row + column + 1);
     if (column + 2 < limit) value.z = __ldg(row + column + 2);
     if (column + 3 < limit) value.w = __ldg(row + column + 3);
@@ -235,8 +235,8 @@ static __device__ __forceinline__ void k0_region_sum_add(
     }
 #pragma unroll
     for (int v = 0; v < 1; ++v) {
-      sums[v * 4 + 0] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
-                          ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
+      sums[v * 4] += (((value[0][v].x + value[1][v].x) + (value[2][v].x + value[3][v].x)) +
+                      ((value[4][v].x + value[5][v].x) + (value[6][v].x + value[7][v].x)));
       sums[v * 4 + 1] += (((value[0][v].y + value[1][v].y) + (value[2][v].y + value[3][v].y)) +
                           ((value[4][v].y + value[5][v].y) + (value[6][v].y + value[7][v].y)));
       sums[v * 4 + 2] += (((value[0][v].z + value[1][v].z) + (value[2][v].z + value[3][v].z)) +
@@ -252,7 +252,7 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   // Group `group` of the block is stream `stream` of the unit; it walks rows [row, end).
   const int lane = threadIdx.x % 32;
   const int group = threadIdx.x / 32;
-  const long long first_unit = static_cast<long long>(blockIdx.x) / 3 * 1;
+  const long long first_unit = static_cast<long long>(blockIdx.x) / 3;
   const long long unit = first_unit + group / 4;
   const int stream = static_cast<int>(blockIdx.x % 3) * 4 + group % 4;
   // Slot (atom + stream in block) of a unit: streams walk the atoms in order, so no two share one.
@@ -298,12 +298,12 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
   __syncthreads();
 
   // Tasks: the sum of some columns of one atom over all streams of the block.
-  __shared__ double totals[1 * 1];
-  for (int begin = 0; begin < 1 * 1; begin += 128 / 32) {
+  __shared__ double totals[1];
+  for (int begin = 0; begin < 1; begin += 128 / 32) {
     const int item = begin + threadIdx.x / 32;
     double sum = 0;
-    if (item < 1 * 1) {
-      const int local = item / 1, task = item % 1;
+    if (item < 1) {
+      const int local = item, task = 0;
       const int atom = k0_region_sum_task_atom(task);
       const int list = k0_region_sum_task_list(task);
       for (int s = 0; s < 4; ++s) {
@@ -316,26 +316,26 @@ static __global__ void __launch_bounds__(128, 8) k0_region_sum_stream(
     }
     for (int offset = 32 / 2; offset > 0; offset /= 2)
       sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-    if (item < 1 * 1 && threadIdx.x % 32 == 0) totals[item] = sum;
+    if (item < 1 && threadIdx.x % 32 == 0) totals[item] = sum;
   }
   __syncthreads();
 
   // One unit per block: its tasks go to the workspace.
   for (int task = threadIdx.x; task < 1; task += 128)
-    scratch[static_cast<long long>(blockIdx.x) * 1 + task] = totals[task];
+    scratch[static_cast<long long>(blockIdx.x) + task] = totals[task];
 }
 
 // One warp per output adds the tasks of all blocks of its unit.
 static __global__ void __launch_bounds__(256) k0_region_sum_finish(
     const double* __restrict__ scratch, double* __restrict__ out) {
   const long long number = static_cast<long long>(blockIdx.x) * 8 + threadIdx.x / 32;
-  if (number >= 1024LL * 1) return;
-  const long long unit = number / 1;
-  const int output = static_cast<int>(number % 1);
+  if (number >= 1024LL) return;
+  const long long unit = number;
+  const int output = 0;
   double sum = 0;
   for (int i = k0_region_sum_first_part(output); i < k0_region_sum_first_part(output + 1); ++i)
     for (int block = threadIdx.x % 32; block < 3; block += 32)
-      sum += scratch[(unit * 3 + block) * 1 + k0_region_sum_part(i)];
+      sum += scratch[(unit * 3 + block) + k0_region_sum_part(i)];
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   long long x_offset, out_offset;
   k0_region_sum_place(unit, x_offset, out_offset);
@@ -392,7 +392,7 @@ static __global__ void __launch_bounds__(256) k0_k1_sum(
   __syncthreads();
   sum0 = share0_sum0[0][column];
   if (t == 0) {
-    double* part_of = partial0 + ((unsigned long long)o) * 1;
+    double* part_of = partial0 + ((unsigned long long)o);
     part_of[0] = sum0;
   }
 }
@@ -406,7 +406,7 @@ static __global__ void __launch_bounds__(256) k1_k1_sum(
   const int i1 = o % 128u;
   double sum0 = 0;
   for (unsigned s = t; s < 9u; s += 32u) {
-    const double* part = partial0 + ((unsigned long long)o * 9 + s) * 1;
+    const double* part = partial0 + ((unsigned long long)o * 9 + s);
     sum0 += part[0];
   }
 #pragma unroll
@@ -421,7 +421,7 @@ static __global__ void __launch_bounds__(256) k1_k1_sum(
 }
 
 static const char* k1_sum(const double* in0, const float* in1, double* out0, void* workspace, cudaStream_t stream) {
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 0LL);
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
   KW_LAUNCH("k1_sum", k0_k1_sum, 576, 256, 0, stream, in0, in1, partial0);
   KW_LAUNCH("k1_sum", k1_k1_sum, 256, 256, 0, stream, out0, partial0);
   return nullptr;
@@ -456,8 +456,8 @@ static __global__ void __launch_bounds__(256) k0_k2_logsumexp_cast(
     float x1[4];
     float x5[4];
     kw_read4(x0, in0 + (i0 * 128 + r0));
-    kw_read4(x1, in1 + (r0));
-    kw_read4(x5, in2 + (r0));
+    kw_read4(x1, in1 + r0);
+    kw_read4(x5, in2 + r0);
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
       const double t2 = double(x1[v]) * 264196.0;
@@ -500,7 +500,7 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* bias_ptr = static_cast<const float*>(tensors[3]);
     auto* cast_k2_ptr = static_cast<float*>(tensors[4]);
     auto* workspace = static_cast<char*>(tensors[5]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 0);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
     auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, workspace + 24576,
                                             static_cast<cudaStream_t>(stream))) return failure;

@@ -630,7 +630,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_finish(const float* __
     usual = k0_matmul_gelu_erf_usual(column_scale[v]) && usual;
   }
   float b0[4];
-  kw_read4(b0, in2 + (o));
+  kw_read4(b0, in2 + o);
 #pragma unroll 8
   for (int r = thread / 24; r < last; r += 5) {
     const int row = first_row + r;
@@ -756,7 +756,7 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
   constexpr int TILES = 352;
   KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
-  const unsigned full = stages + STAGES * STAGE_BYTES + 2 * SLAB * 4, empty = full + 8 * STAGES;
+  const unsigned full = stages + STAGES * STAGE_BYTES + SLAB * 4 * 2, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       kw_barrier_init(full + 8 * i, 1);  // the producer of the step
@@ -781,9 +781,9 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
       k0_matmul_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
       row_block = row_block * CLUSTER + rank;
       if (row_block > 31) row_block = 31;  // beyond the end: read, not used
-      const unsigned short* x = left + static_cast<long long>(group) * (1 * ALL_CHUNKS * ALL_ROWS * 8) +
+      const unsigned short* x = left + static_cast<long long>(group) * (ALL_CHUNKS * ALL_ROWS * 8) +
                                 static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
-      const unsigned short* w = right + static_cast<long long>(group) * (1 * ALL_CHUNKS * ALL_COLUMNS * 8) +
+      const unsigned short* w = right + static_cast<long long>(group) * (ALL_CHUNKS * ALL_COLUMNS * 8) +
                                 static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
       const int first_piece = k0_matmul_gelu_erf_pieces[phase_class], last_piece =
           k0_matmul_gelu_erf_pieces[phase_class + 1];
@@ -918,7 +918,7 @@ static const char* k0_matmul_gelu_erf(const float* in0, const float* in1, const 
   if (clusters == 0) KW_CHECK("k0_matmul_gelu_erf", kw_resident_clusters(&clusters, k0_matmul_gelu_erf_core, 2,
       dim3(384), 176176));
   if (clusters < 1) return "k0_matmul_gelu_erf: the device holds no cluster of 2 such blocks";
-  const int used = clusters < 352LL ? clusters : static_cast<int>(352LL);
+  const int used = clusters < 352LL ? clusters : 352;
   KW_CHECK("k0_matmul_gelu_erf", kw_launch_clusters(k0_matmul_gelu_erf_core, 2, dim3(used * 2), dim3(384), 176176,
                                                     stream, left, right, in0, in1, in2, out0, left_scales,
                                                     right_scales));
@@ -932,8 +932,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     auto* linear_bias_ptr = static_cast<const float*>(tensors[2]);
     auto* gelu_erf_k0_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    if (const char* failure = k0_matmul_gelu_erf(x_ptr, linear_weight_ptr, linear_bias_ptr, gelu_erf_k0_ptr,
-                                                 workspace + 0, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_matmul_gelu_erf(x_ptr, linear_weight_ptr, linear_bias_ptr, gelu_erf_k0_ptr, workspace,
+                                                 static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """

@@ -228,8 +228,8 @@ static __global__ void __launch_bounds__(256) k0_k0_mean_moments_add(
     const int r0 = p;
     float x9[4];
     float x11[4];
-    kw_read4(x9, in1 + (r0));
-    kw_read4(x11, in2 + (r0));
+    kw_read4(x9, in1 + r0);
+    kw_read4(x11, in2 + r0);
     float y13[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
@@ -265,7 +265,7 @@ static __global__ void __launch_bounds__(256) k0_k1_gelu_erf(
   for (int u = 0; u < 4; ++u) {
     const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
     const int i0 = p;
-    kw_read4(x0[u], in0 + (i0));
+    kw_read4(x0[u], in0 + i0);
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
@@ -277,7 +277,7 @@ static __global__ void __launch_bounds__(256) k0_k1_gelu_erf(
       const float t1 = kw_gelu_erf(x0[u][v]);
       y2[v] = t1;
     }
-    kw_write4(out0 + (i0), y2);
+    kw_write4(out0 + i0, y2);
   }
 }
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kernelwright.codegen.device_kind import HOST
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import grouped
 from kernelwright.plan.records import Kernel
 
 #: PyTorch's extensions of C++ and of CUDA, or one command.
@@ -28,7 +29,7 @@ class Syntax:
     def pointer(self, name: str, kind: str, value: str, *, raw: bool = False) -> str:
         """The definition of a pointer to ``kind``; ``raw``: from a pointer to bytes, not to void."""
         if not self.casts:
-            return f"{kind}* {name} = ({kind}*)({value});"
+            return f"{kind}* {name} = ({kind}*){grouped(value)};"
         return f"auto* {name} = {'reinterpret' if raw else 'static'}_cast<{kind}*>({value});"
 
     def returning_failure(self, call: str) -> str:

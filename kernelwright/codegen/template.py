@@ -1,9 +1,15 @@
-"""Texts with names to be filled in: ``@NAME@`` stands for a text, which may hold names itself."""
+"""Texts with names to be filled in: ``@NAME@`` stands for a text, which may hold names itself.
+
+A number that adds nothing where it is filled in, a 0 that is added or a 1 that something is multiplied by, is left out
+with its operator (:func:`kernelwright.codegen.terms.joined`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+
+from kernelwright.codegen.terms import joined
 
 _NAME = re.compile(r"@([A-Z][A-Z0-9_]*)@")
 
@@ -40,14 +46,18 @@ def fill_some(template: str, values: Mapping[str, object], spare: Collection[str
 
 def _filled(text: str, values: Mapping[str, object], used: set[str], around: tuple[str, ...]) -> str:
     """The text with the names of ``values`` replaced, at any depth. around: the names whose values this text is in."""
-    def value_of(found: re.Match[str]) -> str:
-        name = found[1]
+    filled = ""
+    while found := _NAME.search(text):
+        name, before, text = found[1], text[:found.start()], text[found.end():]
         if name in around:
             raise TemplateError(f"the value of {name} holds {name}")
         if name not in values:
-            return found[0]
+            filled += before + found[0]
+            continue
         used.add(name)
-        return _filled(str(values[name]), values, used, (*around, name))
-
-    return _NAME.sub(value_of, text)
-
+        value = _filled(str(values[name]), values, used, (*around, name))
+        rest = text
+        filled, value, text = joined(filled + before, value, text)
+        used.update(names_in(rest.removesuffix(text)))  # what was multiplied by 0
+        filled += value
+    return filled + text

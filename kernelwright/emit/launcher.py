@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
+from kernelwright.codegen.terms import plus
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep
 
@@ -96,11 +97,12 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         lines.append("    " + target.syntax.pointer("workspace", "char", f"tensors[{len(arguments)}]"))
     for node, offset in inner.items():
         names[node] = c_name(identifier(node))
-        lines.append("    " + target.syntax.pointer(names[node], types[node.dtype], f"workspace + {offset}", raw=True))
+        place = plus("workspace", offset)
+        lines.append("    " + target.syntax.pointer(names[node], types[node.dtype], place, raw=True))
     for step in steps:
         buffers = dict(step.buffers)
         results = [names[buffers[i]] if i in buffers else names[n] for i, n in enumerate(step.outputs)]
-        space = f"workspace + {scratch}" if sources[step].workspace_bytes else target.syntax.null
+        space = plus("workspace", scratch) if sources[step].workspace_bytes else target.syntax.null
         passed = [names[n] for n in step.inputs] + results + [space]
         passed += [f"static_cast<{target.stream}>(stream)"] if target.stream else []
         lines.append("    " + target.syntax.returning_failure(f"{sources[step].name}({', '.join(passed)})"))

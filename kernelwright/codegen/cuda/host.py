@@ -31,9 +31,11 @@ def ask_processors(name: str) -> list[str]:
 def launch_of_clusters(name: str, cluster: int, block: str, works: str, arguments: str) -> list[str]:
     """The host's lines that launch ``NAME_core`` as so many clusters of ``cluster`` blocks as the device holds, or as
     there is work for; ``block`` are a block's threads and bytes of shared memory. The last one is the launch."""
+    number = works.removesuffix("LL")
+    fewest = number if number.isdecimal() and int(number) < 1 << 31 else f"static_cast<int>({works})"
     return ["static int clusters = 0;  // that the device holds at a time: asked once",
             f'if (clusters == 0) KW_CHECK("{name}", kw_resident_clusters(&clusters, {name}_core, {cluster}, {block}));',
             f"if (clusters < 1) return \"{name}: the device holds no cluster of {cluster} such blocks\";",
-            f"const int used = clusters < {works} ? clusters : static_cast<int>({works});",
+            f"const int used = clusters < {works} ? clusters : {fewest};",
             f'KW_CHECK("{name}", kw_launch_clusters({name}_core, {cluster}, dim3(used * {cluster}), {block}, '
             f"stream, {arguments}));"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.expressions import Guard, Index
 
 
@@ -12,10 +13,8 @@ def index_text(index: Index, names: Sequence[str]) -> str:
     terms = []
     for stride, name in zip(index.strides, names, strict=True):
         if stride:
-            terms.append(name if stride == 1 else f"{stride} * {name}")
-    if index.offset or not terms:
-        terms.append(str(index.offset))
-    return " + ".join(terms).replace("+ -", "- ")
+            terms.append(name if stride == 1 else f"-{name}" if stride == -1 else f"{stride} * {name}")
+    return plus(*terms, index.offset)
 
 
 def guard_text(guards: Iterable[Guard], names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from math import prod
 
 from kernelwright.codegen.loops.order import WASTEFUL, Access, Memory, accesses, waste
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import plus
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.expressions import Index, Load, Reduced, replaced, walk
 from kernelwright.plan.kernels import LoopKernel, Store
@@ -82,6 +83,11 @@ def lying_across(kernel: LoopKernel, order: Sequence[int], memory: Memory) -> tu
     )
 
 
+def _at(offset: int) -> str:
+    """A place in the workspace."""
+    return plus("static_cast<char*>(workspace)", f"{offset}LL" if offset else 0)
+
+
 def _points(kernel: LoopKernel) -> LoopKernel:
     """The row stores as a pointwise kernel."""
     return replace(kernel, outer=kernel.outer + kernel.row, row=(), reductions=(), row_stores=(),
@@ -113,9 +119,8 @@ def generate_parts(
     lines = [
         "// The results of the rows, then what is stored at every point.",
         f"static const char* {name}({', '.join(parameters)}) {{",
-        *(f"  {real}* const {r} = reinterpret_cast<{real}*>(static_cast<char*>(workspace) + {n * room}LL);"
-          for n, r in enumerate(found)),
-        f"  void* const rest = static_cast<char*>(workspace) + {room * parts.results}LL;",
+        *(f"  {real}* const {r} = reinterpret_cast<{real}*>({_at(n * room)});" for n, r in enumerate(found)),
+        f"  void* const rest = {_at(room * parts.results)};",
         f"  const char* const failure = {sources[0].name}({', '.join([*inputs, *outputs, *found, *behind])});",
         "  if (failure != nullptr) return failure;",
         f"  return {sources[1].name}({', '.join([*inputs, *found, *outputs, *behind])});",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.codegen.region_sum.axes import Axis
 from kernelwright.codegen.region_sum.planning import Stream
+from kernelwright.codegen.terms import modulo, plus, times
 
 INLINE_TABLE = 6
 
@@ -24,6 +25,11 @@ def literal(value: int) -> str:
     return f"{value}LL" if abs(value) >= 1 << 31 else str(value)
 
 
+def _along(index: str, stride: int) -> str:
+    """An index times a stride."""
+    return times(index, stride, "LL" if abs(stride) >= 1 << 31 else "")
+
+
 def table(name: str, values: Sequence[int], dialect: Dialect) -> str:
     """A function ``name(i)`` that returns ``values[i]``.
 
@@ -36,11 +42,8 @@ def table(name: str, values: Sequence[int], dialect: Dialect) -> str:
     head = f"{dialect.function} {kind} {name}(int i) {{"
     step = values[1] - values[0] if len(values) > 1 else 0
     if all(value == values[0] + i * step for i, value in enumerate(values)):
-        body = (
-            literal(values[0])
-            if step == 0
-            else f"{literal(values[0])} + i * static_cast<{kind}>({literal(step)})"
-        )
+        suffix = "LL" if wide else ""
+        body = plus(literal(values[0]), times("i", step, suffix))
         unused = " (void)i;" if step == 0 else ""
         return f"{head}{unused} return {body}; }}\n"
     if len(values) <= INLINE_TABLE:
@@ -114,17 +117,16 @@ def place_text(stream: Stream, name: str, dialect: Dialect) -> str:
     if stream.tile_axis is not None and stream.tiles > 1:
         size, width = stream.tile_axis.size, stream.columns
         lines += [
-            f"  const long long column = (unit % {stream.tiles}) * {width};  // first column of the tile",
+            f"  const long long column = {times(modulo('unit', stream.tiles), width)};  // first column of the tile",
             f"  unit /= {stream.tiles};",
             "  x_offset += column; out_offset += column;",
         ]
         result = f"column + {width} <= {literal(size)} ? {width} : static_cast<int>({literal(size)} - column)"
     for number, axis in enumerate(reversed(stream.kept)):
         last = number == len(stream.kept) - 1
-        index = "unit" if last else f"(unit % {axis.size})"
+        index = "unit" if last else modulo("unit", axis.size)
         lines.append(
-            f"  x_offset += {index} * {literal(axis.stride)}; "
-            f"out_offset += {index} * {literal(axis.output_stride)};"
+            f"  x_offset += {_along(index, axis.stride)}; out_offset += {_along(index, axis.output_stride)};"
         )
         if not last:
             lines.append(f"  unit /= {axis.size};")
@@ -161,9 +163,9 @@ def one_output_text(axes: tuple[Axis, ...], name: str, scalar: str, lanes: int, 
     lines = [f"{dialect.function} double {name}_one(const {scalar}* x, long long output, int lane) {{"]
     for number in range(len(axes) - 1, -1, -1):
         axis = axes[number]
-        index = "output" if number == 0 else f"output % {axis.outputs}"
+        index = "output" if number == 0 else modulo("output", axis.outputs)
         if axis.classes is None:
-            lines.append(f"  x += ({index}) * {literal(axis.stride)};")
+            lines.append(f"  x += {_along(index, axis.stride)};")
         else:
             lines.append(f"  const int class{number} = static_cast<int>({index});")
         if number:
@@ -183,7 +185,7 @@ def one_output_text(axes: tuple[Axis, ...], name: str, scalar: str, lanes: int, 
             f"q{number} < {name}_stop{number}(p{number}); q{number} += {step}"
             + (f" * {lanes})" if inner else ")"),
         ]
-        position.append(f"q{number} * {literal(axes[number].stride)}")
+        position.append(_along(f"q{number}", axes[number].stride))
         indent += "  "
     lines += [f"{indent}sum += x[{' + '.join(position) or '0'}];", "  return sum;", "}", ""]
     return "".join(text) + "\n".join(lines)

@@ -10,6 +10,7 @@ from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
 from kernelwright.codegen.cpp.loops.rows import reduced_nodes
 from kernelwright.codegen.cpp.loops.text import axis_names, braces, decode, hoist, lane_loop, nested
 from kernelwright.codegen.loops.normal_form import passes, shifted
+from kernelwright.codegen.terms import grouped, minus
 from kernelwright.plan.expressions import Expression, Index, Load, may_sum_to_minus_zero, walk
 from kernelwright.plan.kernels import LoopKernel
 
@@ -154,7 +155,7 @@ class ColumnArrays:
             four = [[shifted(root, self.row_axes[0], place) for place in range(4)] for root in roots]
             flat = [copy for own in four for copy in own]
             body += self.walk(flat, scope.nested("q"), begin, end, update(four), step=4)
-        rest = f"{end} - ({end} - {begin}) % 4" if fours else begin
+        rest = f"{end} - {grouped(minus(end, begin))} % 4" if fours else begin
         body += self.walk(
             roots,
             scope.nested("a"),

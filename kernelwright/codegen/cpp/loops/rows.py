@@ -26,6 +26,7 @@ from kernelwright.codegen.cpp.loops.text import (
 )
 from kernelwright.codegen.loops.normal_form import expressions, passes
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import plus, times
 from kernelwright.plan.expressions import Apply, Expression, Load, Reduced, varies, walk
 from kernelwright.plan.kernels import LoopKernel
 
@@ -290,7 +291,7 @@ class _Rows:
             for place, (node, _, method) in enumerate(nodes):
                 if node.reduction in numbers:
                     merge.append(
-                        f"results[point * {len(nodes)} + {place}] = "
+                        f"results[{plus(times('point', len(nodes)), place)}] = "
                         f"whole.accumulator{node.reduction}.{method}();"
                     )
             lines += braces(
@@ -325,7 +326,7 @@ class _Rows:
         lines = []
         for place, (node, name, _) in enumerate(nodes):
             if node.reduction in finished:
-                lines.append(f"const real {name} = results[point * {len(nodes)} + {place}];")
+                lines.append(f"const real {name} = results[{plus(times('point', len(nodes)), place)}];")
                 scope.bound[node] = name
         return lines
 

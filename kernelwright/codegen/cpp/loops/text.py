@@ -19,6 +19,7 @@ from kernelwright.codegen.cpp.expressions import (
 )
 from kernelwright.codegen.cpp.support.snippets import used_snippets
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import grouped
 from kernelwright.plan.expressions import Expression, Guard, Index, Load, varies
 from kernelwright.plan.kernels import LoopKernel, Store
 
@@ -202,14 +203,13 @@ def lane_loop(
         lines += [f"alignas(64) float {array}[{RUN}];" for array in (*runs.values(), *results.values())]
         for load, array in runs.items():
             lines.append(
-                f"kw_float16_load(in{load.buffer} + ({index_text(load.index, at_run)}), stop - run, {array});"
+                f"kw_float16_load(in{load.buffer} + {grouped(index_text(load.index, at_run))}, stop - run, {array});"
             )
         head = f"for (int64_t {variable} = run; {variable} < stop; ++{variable})"
         lines += ["#pragma omp simd", *braces(head, body)]
         for store, array in results.items():
-            lines.append(
-                f"kw_float16_store({array}, stop - run, out{store.buffer} + ({index_text(store.index, at_run)}));"
-            )
+            place = grouped(index_text(store.index, at_run))
+            lines.append(f"kw_float16_store({array}, stop - run, out{store.buffer} + {place});")
         return braces(f"for (int64_t run = {begin}; run < {end}; run += {RUN})", lines)
 
     if not guards:

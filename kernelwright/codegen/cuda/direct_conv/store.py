@@ -10,6 +10,7 @@ from kernelwright.codegen.cuda.direct_conv.layout import Layout
 from kernelwright.codegen.cuda.gemm.points import STARTS, TAKES, as_float, reduced_lines
 from kernelwright.codegen.cuda.loops.emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops.site import Site, indent
+from kernelwright.codegen.terms import grouped
 from kernelwright.plan.expressions import Expression, Reduced, walk
 from kernelwright.plan.kernels import Reduction
 
@@ -53,7 +54,7 @@ def store_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], long
             emitter.lane_lines.append(f"pair{number}[p{last}] = {emitter.value(store.expression)};")
             emitter.used.add(buffer.name)
             at = emitter.site.base(store.index)
-            after.append(f"*reinterpret_cast<float2*>({buffer.name} + ({at})) = "
+            after.append(f"*reinterpret_cast<float2*>({buffer.name} + {grouped(at)}) = "
                          f"make_float2(pair{number}[0], pair{number}[1]);")
         else:
             emitter.store(buffer, store.index, store.expression)

@@ -12,6 +12,7 @@ from kernelwright.codegen.cuda.direct_conv.store import needed, nested, pair_lin
 from kernelwright.codegen.cuda.expressions import C_TYPES, is_long
 from kernelwright.codegen.cuda.loops.emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops.site import Site, indent, loops
+from kernelwright.codegen.terms import grouped, plus
 from kernelwright.plan.expressions import Expression, Index, Load, walk
 from kernelwright.plan.kernels import LoopKernel, Store
 
@@ -240,8 +241,8 @@ class DeviceText:
         at = layout.affine((plan.depth * layout.plane, *strides), ("own_pair", *own))
         size = plan.depth * layout.staged_window * layout.column_pitch if self.kernel.groups > 1 else 0
         of = layout.affine((size, plan.channels), ("own_pair", "team"))
-        lines = [f"const float* const x_own = tile{f' + ({at})' * (at != '0')};",
-                 f"const float* const w_own = weights{f' + ({of})' * (of != '0')};"]
+        lines = [f"const float* const x_own = {plus('tile', grouped(at))};",
+                 f"const float* const w_own = {plus('weights', grouped(of))};"]
         column, order, rolled = layout.in_column, layout.order, layout.rolled[0]
         at = [self._term("shift", n, pitches[n]) for n in order if not (column and n == run_axis)]
         at = " + ".join(a for a in at if a != "0") or "0"
@@ -250,13 +251,13 @@ class DeviceText:
             if column and n == run_axis:
                 count, step = layout.run_line.column, pitches[n]
                 body = [f"float column[{count}];", "#pragma unroll",
-                        f"for (int e = 0; e < {count}; ++e) column[e] = x[{at} + e * {step}];",
+                        f"for (int e = 0; e < {count}; ++e) column[e] = x[{plus(at, f'e * {step}')}];",
                         *nested([(f"j{n}", len(layout.lines[n].taps), True)], body)]
             else:
                 if n == order[-1]:
                     far = layout.run_line.run_step * pitches[run_axis]
                     body = [f"float value[{plan.run}];", "#pragma unroll",
-                            f"for (int r = 0; r < {plan.run}; ++r) value[r] = x[{at} + r * {far}];", *body]
+                            f"for (int r = 0; r < {plan.run}; ++r) value[r] = x[{plus(at, f'r * {far}')}];", *body]
                 body = nested([(f"j{n}", len(layout.lines[n].taps), n not in rolled)], body)
         work, several = layout.window * plan.run * plan.channels, layout.blocks > 1
         unroll = plan.block if layout.block_unrolled else 1 if rolled or several \
@@ -300,9 +301,9 @@ class DeviceText:
             entries.append(layout.affine((at,), (f"j{n}",)) if listed else self._term("entry", n, at))
             if len(line.phases) > 1:
                 phases.append(self._term("phase", n, prod(map(len, layout.phases[n + 1:]))))
-        at = f"w + ({' + '.join(e for e in entries if e != '0') or '0'})"
+        at = plus("w", grouped(plus(*entries)))
         if plan.channels % 4:
-            read = f"for (int o = 0; o < {plan.channels}; ++o) weight[o] = ({at})[o];"
+            read = f"for (int o = 0; o < {plan.channels}; ++o) weight[o] = {grouped(at)}[o];"
         else:
             read = f"for (int o = 0; o < {plan.channels}; o += 4) kw_read4(weight + o, {at} + o);"
         value = "value[r]"

@@ -18,6 +18,7 @@ from math import ceil, prod
 from kernelwright.codegen.cuda.fft_energy.axes import Axis
 from kernelwright.codegen.cuda.fft_energy.codelets import complex_codelet, real_codelet
 from kernelwright.codegen.cuda.fft_energy.layout import SHARED_HALF, SHARED_LIMIT, Layout
+from kernelwright.codegen.terms import grouped, plus, times
 
 Coordinate = tuple[str, int, int]
 """Name, extent and stride in shared memory of a coordinate that a loop runs over."""
@@ -97,13 +98,13 @@ def stage_text(
     terms = [name if s == 1 else f"{name} * {s}" for name, extent, s in others if extent > 1]
     terms += [f"block * {points * stride}"] if blocks > 1 else []
     terms += [("j" if stride == 1 else f"j * {stride}")] if step > 1 else []
-    body.append(f"    float2* data = tile + ({' + '.join(terms) or '0'});")
+    body.append(f"    float2* data = {plus('tile', grouped(plus(*terms)))};")
     body.append(f"    float2 v[{outputs}];")
     if real:
         body.append(f"    float given[{inputs}];")
     for t in range(inputs):
         position = f"j + {step * t}" if step > 1 else f"{t}"
-        value = real_load(f"({position})") if real and real_load else f"data[{t * step * stride}]"
+        value = real_load(grouped(position)) if real and real_load else f"data[{t * step * stride}]"
         zero = "0.0f" if real else "make_float2(0.0f, 0.0f)"
         if stage == 0 and step * t >= axis.size:
             value = zero
@@ -117,7 +118,7 @@ def stage_text(
     for k in range(outputs):
         value = f"v[{k}]"
         if step > 1 and k > 0:
-            turn = f"j * {k * (axis.length // points)}"
+            turn = times("j", k * (axis.length // points))
             value = f"{layout.name}_multiply(v[{k}], __ldg(twiddle{number} + {turn}))"
         body.append(f"    data[{k * step * stride}] = {value};")
     body += ["  }", "  __syncthreads();"]
@@ -161,10 +162,10 @@ def fused_kernel(layout: Layout) -> str:
             for i in range(real, 3)
             if i != number
         ]
-        offset = " + ".join(f"i{i} * {inputs[i]}" for i in range(real, 3) if i != number)
+        offset = " + ".join(times(f"i{i}", inputs[i]) for i in range(real, 3) if i != number)
 
         def load(position: str, number: int = number, offset: str = offset) -> str:
-            return f"__ldg(source + {offset} + {position} * {inputs[number]})"
+            return f"__ldg({plus('source', offset, times(position, inputs[number]))})"
 
         for stage in range(len(radices(axes[number]))):
             text.append(stage_text(layout, number, stage, others, strides[number], threads, load))

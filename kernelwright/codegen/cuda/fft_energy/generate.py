@@ -27,6 +27,7 @@ from kernelwright.codegen.cuda.fft_energy import dft, gram, quadratic, weights
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
 from kernelwright.codegen.cuda.fft_energy.tables import tables_kernel
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import grouped, over, plus
 from kernelwright.plan.kernels import SpectralEnergy
 
 
@@ -89,7 +90,8 @@ def _host(layout: Layout) -> str:
     for part, offset in layout.workspace.items():
         if part not in unused:
             kind = types.get(part.rstrip("012"), "float2")
-            lines.append(f"  {kind}* const {part} = reinterpret_cast<{kind}*>(base + {offset}LL);")
+            place = plus("base", f"{offset}LL" if offset else 0)
+            lines.append(f"  {kind}* const {part} = reinterpret_cast<{kind}*>({place});")
     launches = dft.transform_launches(layout)
     for function, _, _, shared in launches:
         lines += _shared_attribute(function, function, shared)
@@ -144,9 +146,10 @@ def _host(layout: Layout) -> str:
     ]
     if not once:
         lines += _weights(layout, "        ", "slice", "slices")
+    rows = plus(f"slices * {layout.slice}", points - 1)
     lines += [
         f'        KW_LAUNCH("{name}_quadratic", {name}_quadratic,',
-        f"                  dim3((slices * {layout.slice} + {points - 1}) / {points}, {tiles}, {kernel.groups}),",
+        f"                  dim3({over(grouped(rows), points)}, {tiles}, {kernel.groups}),",
         f"                  dim3({threads}, {points}), 0, stream, {current}, weights, partial, pair, pairs, slice,",
         "                  slices, image == 0 && pair == 0);",
         "      }",

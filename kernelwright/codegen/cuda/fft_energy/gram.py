@@ -16,6 +16,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
+from kernelwright.codegen.terms import grouped, modulo, over, times
 
 
 def gram_shared(layout: Layout) -> int:
@@ -65,15 +66,15 @@ static __global__ void __launch_bounds__({threads}, {blocks}) {layout.name}_gram
 
   // What this block computes.
   unsigned work = blockIdx.x;
-  const int chunk = work % {layout.grid_chunks}u;
+  const int chunk = {modulo("work", layout.grid_chunks, "u")};
   work /= {layout.grid_chunks}u;
-  const int part = work % {layout.parts}u;
-  const int first = part % {frequency_parts} * PART;
-  const int image_begin = part / {frequency_parts} * {layout.image_part};
+  const int part = {modulo("work", layout.parts, "u")};
+  const int first = {modulo("part", frequency_parts)}{" * PART" * (frequency_parts > 1)};
+  const int image_begin = {times(over("part", frequency_parts), layout.image_part)};
   const int image_end = image_begin + {layout.image_part} < images ? image_begin + {layout.image_part} : images;
   const int count = SLOTS - first < PART ? SLOTS - first : PART;
   const int slot = threadIdx.x / TILE_THREADS, lane = threadIdx.x % TILE_THREADS;
-  const int line = static_cast<int>(work / {layout.parts}u) * {layout.gram_items} + slot;
+  const int line = {times(f"static_cast<int>({over('work', layout.parts, 'u')})", layout.gram_items)} + slot;
   const bool active = line < {layout.lines};
   const int pair = pair_begin + static_cast<int>(blockIdx.y);
   int column_tile = pair % {layout.pairs_per_group}, row_tile = 0;
@@ -155,7 +156,7 @@ static __global__ void __launch_bounds__({threads}, {blocks}) {layout.name}_gram
     }}
   }}
   if (!active) return;
-  const long long row = static_cast<long long>(line) * {layout.parts} + part;
+  const long long row = {times("static_cast<long long>(line)", layout.parts)} + part;
 #pragma unroll
   for (int g = 0; g < CHUNK; ++g) {{
     if (chunk * CHUNK + g >= GRID) break;
@@ -241,8 +242,8 @@ static __global__ void __launch_bounds__(128) {layout.name}_fold{number}(
   constexpr int SLOTS = {axis.slots}, GRID = {axis.grid}, CHUNK = {chunk}, PITCH = {axis.grid_pitch};
 {table}  const long long index = static_cast<long long>(blockIdx.x) * 128 + threadIdx.x;
   if (index >= inner) return;
-  const int begin = static_cast<int>(blockIdx.y % {chunks}u) * CHUNK;
-  const long long outer = blockIdx.y / {chunks}u;
+  const int begin = {f"static_cast<int>(blockIdx.y % {chunks}u) * CHUNK" if chunks > 1 else "0"};
+  const long long outer = {over("blockIdx.y", chunks, "u")};
   source += outer * (SLOTS * {parts}LL) * inner + index;
   target += (outer * GRID + begin) * inner + index;
   float4 sums[CHUNK];
@@ -250,7 +251,7 @@ static __global__ void __launch_bounds__(128) {layout.name}_fold{number}(
   for (int g = 0; g < CHUNK; ++g) sums[g] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 {totals}#pragma unroll 4
   for (int m = 0; m < SLOTS; ++m) {{
-    const float4* element = source + m * ({parts} * inner);
+    const float4* element = source + m * {grouped(times("inner", parts))};
     float4 value = __ldg(element);{add_parts}
 #pragma unroll
     for (int g = 0; g < CHUNK; ++g) {{

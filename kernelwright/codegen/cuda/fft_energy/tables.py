@@ -9,6 +9,7 @@ from math import prod
 
 from kernelwright.codegen.cuda.fft_energy.dft import radices
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
+from kernelwright.codegen.terms import over, times
 
 
 def tables_kernel(layout: Layout) -> str:
@@ -21,8 +22,8 @@ def tables_kernel(layout: Layout) -> str:
         for i, radix in enumerate(stages):
             step = rest // radix
             scale = prod(stages[:i])
-            lines.append(f"frequency += {position} / {step} * {scale};")
-            lines.append(f"{position} %= {step};")
+            lines.append(f"frequency += {times(over(position, step), scale)};")
+            lines += [f"{position} %= {step};"] * (step > 1)
             rest = step
         slot_frequency = ""
         if axis.radices:

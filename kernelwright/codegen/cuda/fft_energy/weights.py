@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from kernelwright.codegen.cuda.fft_energy.layout import Layout
+from kernelwright.codegen.terms import modulo, over
 
 
 def weight_outputs(layout: Layout) -> int:
@@ -57,7 +58,8 @@ static __global__ void __launch_bounds__({width * rows}) {layout.name}_weights(
   const int slice = slice_begin + static_cast<int>(blockIdx.z) * {rows} + threadIdx.y, o = o0 + threadIdx.x;
   if (slice >= slice_begin + slice_count || o >= OUTPUTS) return;
   const int g2 = slice % {half}, phase = slice / {half};
-  const int p2 = phase % {phases[2]}, p1 = phase / {phases[2]} % {phases[1]}, p0 = phase / {phases[2] * phases[1]};
+  const int p2 = {modulo("phase", phases[2])}, p1 = {modulo(over("phase", phases[2]), phases[1])};
+  const int p0 = {over("phase", phases[2] * phases[1])};
 
   // The last axis: real taps to complex values at g2.
   float2 v[K0][K1];

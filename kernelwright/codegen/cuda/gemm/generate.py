@@ -32,6 +32,7 @@ from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.host import alignment_check, head
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.contraction.record import Contraction
 
 _TYPES = {"repack": "unsigned", "left_scales": "float", "right_scales": "float", "left": "unsigned short",
@@ -110,8 +111,14 @@ def _strips(kernel: Contraction, name: str, numbers: RowBuffered, original: Cont
 def _places(geometry: Geometry, parts: list[str]) -> list[str]:
     """The host's lines that find parts of the workspace."""
     return ["unsigned char* const base = static_cast<unsigned char*>(workspace);",
-            *(f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>(base + {geometry.places[part][0]}LL);"
+            *(f"{_TYPES[part]}* const {part} = reinterpret_cast<{_TYPES[part]}*>({_at(geometry, part)});"
               for part in parts if geometry.places[part][1])]
+
+
+def _at(geometry: Geometry, part: str) -> str:
+    """Where a part of the workspace begins."""
+    place = geometry.places[part][0]
+    return plus("base", f"{place}LL" if place else 0)
 
 
 def _source(kernel: Contraction, name: str, definitions: list[str], body: list[str], workspace_bytes: int,

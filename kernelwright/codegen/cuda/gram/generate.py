@@ -29,6 +29,7 @@ from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import modulo, over, plus
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced, replaced
 from kernelwright.plan.kernels import Store
@@ -61,7 +62,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     texts, launches = zip(products(numbers, name), _gram(numbers, name), _totals(numbers, name), strict=True)
     parts = [*(value_function(kernel, operand, name) for operand in operands(kernel)), _tables(numbers, name), *texts]
     body = ["unsigned char* const base = static_cast<unsigned char*>(workspace);"]
-    body += [f"double* const {part} = reinterpret_cast<double*>(base + {at}LL);"
+    body += [f"double* const {part} = reinterpret_cast<double*>({plus('base', f'{at}LL' if at else 0)});"
              for part, (at, _) in numbers.places.items()]
     definition = "\n".join([*parts, head(name, kernel.input_dtypes, kernel.output_dtypes),
                             *(f"  {line}" for line in (*body, *launches)), "  return nullptr;", "}"])
@@ -173,8 +174,8 @@ def _totals(numbers: Correlation, name: str) -> tuple[str, str]:
         f"__shared__ double products[{together * channels}];",
         "const int lane = threadIdx.x % WIDTH, turn = threadIdx.x / WIDTH;",
         "const int first = blockIdx.x % BLOCKS * WIDTH, o = first + lane;",
-        f"const {entry_type(kernel)} entry = blockIdx.x / BLOCKS, n = entry / {kernel.groups};",
-        f"const int g = entry % {kernel.groups};",
+        f"const {entry_type(kernel)} entry = blockIdx.x / BLOCKS, n = {over('entry', kernel.groups)};",
+        f"const int g = {modulo('entry', kernel.groups)};",
         f"for (int k = threadIdx.x; k < {taps} * WIDTH; k += {_THREADS}) {{",
         f"  const int* const tap = {name}_taps[k / WIDTH / {channels}];",
         f"  weights[k] = first + k % WIDTH < {kernel.out_channels} ? double({value}) : 0.0;", "}",

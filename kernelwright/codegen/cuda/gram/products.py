@@ -24,6 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 )
 from kernelwright.codegen.cuda.gram.problem import CHANNELS, LINES, POSITIONS, WARPS, Batch, Correlation, Shift
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus, times
 
 #: Products of a warp, and lines ahead, for which there are registers where four blocks share a multiprocessor.
 _MANY_PRODUCTS, _MANY_LINES = 7, 2
@@ -65,14 +66,15 @@ def products(numbers: Correlation, name: str) -> tuple[str, str]:
     pointers = parameter_texts(kernel, set(pointers_of(kernel.left)))
     width = CHANNELS**2 * max(len(batch.shifts) for batch in numbers.batches) + CHANNELS
     several = len(numbers.batches) > 1
+    slot = f"({times(f'(n * {groups}LL + g)', len(numbers.slots))} + slot[0])"
+    cell = plus(times(slot, numbers.blocks**2), times("left", numbers.blocks), "right")
     body = ["unsigned rest = blockIdx.x;", *_taken("g", groups),
             f"const {entry_type(kernel)} n = rest % {kernel.batch}u;", f"rest /= {kernel.batch}u;",
             *_taken("right", numbers.blocks), *_taken("left", numbers.blocks),
             *(_taken("batch", len(numbers.batches)) if several else []),
             f"const int* const slot = {name}_slots[rest];",
             f"__shared__ double met[{WARPS} * {width}];",
-            f"double* const result = cells + (((n * {groups}LL + g) * {len(numbers.slots)} + slot[0]) * "
-            f"{numbers.blocks**2} + left * {numbers.blocks} + right) * {numbers.results};"]
+            f"double* const result = cells + {times(f'({cell})', numbers.results)};"]
     done = 0
     for number, batch in enumerate(numbers.batches):
         arguments = ", ".join([*(p for _, p in pointers), "n", "g", "left", "right", "slot + 1", "met",

@@ -25,6 +25,7 @@ from kernelwright.codegen.cuda.loops.schedule import Schedule
 from kernelwright.codegen.cuda.loops.site import Site, indent, loops
 from kernelwright.codegen.cuda.loops.staged_columns import fill_lines
 from kernelwright.codegen.cuda.loops.walk import Steps, walk_lines
+from kernelwright.codegen.terms import times
 from kernelwright.plan.expressions import Expression
 from kernelwright.plan.kernels import LoopKernel, Store
 
@@ -204,7 +205,7 @@ def finish_kernel(
         *[line for s in states for line in s.declare()],
         *(["#pragma unroll 4"] if splits > 4 * group else []),
         f"for (unsigned s = t; s < {splits}u; s += {group}u) {{",
-        f"  const double* part = {partial.name} + ((unsigned long long)o * {splits} + s) * {width};",
+        f"  const double* part = {partial.name} + {times(f'((unsigned long long)o * {splits} + s)', width)};",
         *indent(merges),
         "}",
     ]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from kernelwright.codegen.cuda.expressions import affine_text, apply_text, literal
 from kernelwright.codegen.cuda.loops.site import Site, indent, loops, subscript
+from kernelwright.codegen.terms import grouped
 from kernelwright.plan.expressions import (
     Apply,
     Constant,
@@ -213,7 +214,7 @@ class Emitter:
             self.vectors.add(buffer.name)
             for first in range(0, count - 3, 4):
                 shift = f" + {first}" if first else ""
-                stored.lines.append(f"kw_read4({target}{shift}, {buffer.name} + ({base}{shift}));")
+                stored.lines.append(f"kw_read4({target}{shift}, {buffer.name} + {grouped(f'{base}{shift}')});")
             for element in range(count - count % 4, count):
                 stored.lines.append(f"{target}[{element}] = {buffer.name}[{base} + {element}];")
             if load.guards:
@@ -323,7 +324,7 @@ class Emitter:
             name = self.fresh("y")
             self.row_lines.append(f"{buffer.c_type} {name}[4];")
             self.lane_lines.append(f"{name}[v] = {text};")
-            self.late_lines += self.written(f"{buffer.name} + ({base})", name)
+            self.late_lines += self.written(f"{buffer.name} + {grouped(base)}", name)
             return
         moved = subscript(lane, 0)
         at = (

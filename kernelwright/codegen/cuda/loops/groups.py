@@ -10,6 +10,7 @@ from kernelwright.codegen.cuda.loops.accumulators import Accumulator
 from kernelwright.codegen.cuda.loops.schedule import Schedule
 from kernelwright.codegen.cuda.loops.site import Site, indent, loops
 from kernelwright.codegen.cuda.loops.walk import Steps, axis_lines
+from kernelwright.codegen.terms import modulo, over, times
 
 
 def counter(bound: int) -> str:
@@ -69,7 +70,7 @@ def place_in_block(site: Site, schedule: Schedule, outer: int, neighbours: bool 
     if schedule.splits > 1:
         splits = schedule.splits
         lines.append(f"const unsigned block = blockIdx.x / {splits}u, part = blockIdx.x % {splits}u;" if neighbours else
-                     f"const unsigned block = blockIdx.x % {blocks}u, part = blockIdx.x / {blocks}u;")
+                     f"const unsigned block = {modulo(block, blocks, 'u')}, part = {over(block, blocks, 'u')};")
         block = "block"
     if rows:
         if group > 1:
@@ -103,10 +104,10 @@ def place_in_block(site: Site, schedule: Schedule, outer: int, neighbours: bool 
         step = schedule.lanes if rows else 1
         chunk = -(-(count // step) // schedule.splits)
         position = counter(count + 2 * chunk * step)
+        end = times(f"(first + {chunk}u)", step, "u" if step > 1 else "")
         lines += [
             f"const {position} first = part * ({position}){chunk};",
-            f"const {position} end = (first + {chunk}u) * {step}u < {count}{suffix(position)} ? "
-            f"(first + {chunk}u) * {step}u : {count}{suffix(position)};",
+            f"const {position} end = {end} < {count}{suffix(position)} ? {end} : {count}{suffix(position)};",
         ]
     return lines
 
@@ -183,7 +184,7 @@ def partial_lines(site: Site, states: Sequence[Accumulator], schedule: Schedule,
     per_lane = site.per_outer
     point = "(o + v)" if per_lane else "o"
     part = f"{point} * {schedule.splits} + part" if schedule.splits > 1 else point
-    body = [f"double* part_of = {partial} + ((unsigned long long){part}) * {width};"]
+    body = [f"double* part_of = {partial} + {times(f'((unsigned long long){part})', width)};"]
     body += [f"part_of[{n}] = {name};" for n, name in enumerate(names)]
     body = loops(site, body, window=False) if per_lane else body
     conditions = (["t == 0"] if schedule.group > 1 else []) + (

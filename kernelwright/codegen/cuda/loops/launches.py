@@ -24,6 +24,7 @@ from kernelwright.codegen.cuda.loops.schedule import COMPONENTS, Schedule, colum
 from kernelwright.codegen.cuda.loops.tiles import TileSchedule, tiles_kernel
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.kernels import LoopKernel
 
 
@@ -147,7 +148,7 @@ class Launches:
         lines = [head(self.name, kernel.input_dtypes, kernel.output_dtypes)]
         lines += [f"  {line}" for line in alignment_check(self.name, [name for name in names if name in vectors])]
         for buffer, offset in self.workspace:
-            place = f"static_cast<char*>(workspace) + {offset}LL"
+            place = plus("static_cast<char*>(workspace)", f"{offset}LL" if offset else 0)
             lines.append(f"  {buffer.c_type}* {buffer.name} = reinterpret_cast<{buffer.c_type}*>({place});")
         if not self.workspace:
             lines.append("  (void)workspace;")

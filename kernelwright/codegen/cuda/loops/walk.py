@@ -10,6 +10,7 @@ from math import gcd, prod
 from kernelwright.codegen.cuda.loops.accumulators import Accumulator
 from kernelwright.codegen.cuda.loops.emitter import Buffer, Emitter
 from kernelwright.codegen.cuda.loops.site import Site, indent, loops
+from kernelwright.codegen.terms import modulo, over
 from kernelwright.plan.kernels import Store
 
 
@@ -52,9 +53,9 @@ def axis_lines(
         if not re.search(rf"\b{name}\b", text):
             continue
         inner = prod(sizes[axis + 1 :])
-        value = flat if inner == 1 else f"{flat} / {inner}{suffix}"
+        value = over(flat, inner, suffix)
         if axis:
-            value += f" % {size}{suffix}"
+            value = modulo(value, size, suffix)
         lines.append(f"const int {name} = {value};" if size < 2**31 else f"const long long {name} = {value};")
     return lines
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelwright.codegen.terms import plus, times
+
 
 @dataclass(frozen=True, slots=True)
 class Vector:
@@ -59,7 +61,7 @@ def adds_text(rows: int, vector: Vector) -> str:
         terms = [vector.element(f"value[{row}][v]", number) for row in range(rows)]
         while len(terms) > 1:
             terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
-        lines.append(f"      sums[v * {width} + {number}] += {terms[0]};")
+        lines.append(f"      sums[{plus(times('v', width), number)}] += {terms[0]};")
     return "\n".join(lines)
 
 
@@ -68,6 +70,7 @@ def ragged_text(vector: Vector) -> str:
     if vector.width == 1:
         return ""
     loads = [
-        f"    if (column + {i} < limit) " + vector.load("value", i, f"row + column + {i}") for i in range(vector.width)
+        f"    if ({plus('column', i)} < limit) " + vector.load("value", i, plus("row", "column", i))
+        for i in range(vector.width)
     ]
     return "\n".join([" else if (ragged) {", *loads, "  }"])

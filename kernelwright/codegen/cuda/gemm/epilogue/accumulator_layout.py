@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from kernelwright.codegen.terms import plus, times
+
 #: The modes of an output tile.
 POSITION, CHANNEL, LINE = 0, 1, 2
 #: Lanes of a warp and threads of a warpgroup.
@@ -86,7 +88,7 @@ class AccumulatorLayout:
     def text(self, mode: int, **values: str) -> str:
         """A place along a mode as C text: the sum of the digits that are given, in that order. values: their texts."""
         digits = {digit.name: digit for digit in (*self.threads, *self.registers)}
-        return " + ".join(self._term(digits[name], mode, value) for name, value in values.items())
+        return plus(*(self._term(digits[name], mode, value) for name, value in values.items()))
 
     def of_thread(self, mode: int) -> str:
         """Where along a mode a thread's first element is, as C text of ``thread``."""
@@ -107,7 +109,7 @@ class AccumulatorLayout:
         if digit.name == "block" and value.isidentifier():
             return f"{digit.stride} * {value}"
         wraps = digit.name == "warp" and digit is not self.threads[-1]  # lines have the rest of the warp's number
-        return f"{value} * {digit.stride}" + f" % {digit.extent * digit.stride}" * wraps
+        return times(value, digit.stride) + f" % {digit.extent * digit.stride}" * wraps
 
     def swapped(self) -> AccumulatorLayout:
         """The layout of the transposed tile: channels for positions."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from kernelwright.codegen.cuda.gemm.points import TAKES
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus
 
 _SHUFFLE = "__shfl_xor_sync(0xffffffffu, {0}, {1})"
 
@@ -72,7 +73,8 @@ def every_sum(sets: int, registers: int, loop: str, first: Sequence[str], each: 
     own = ", ".join(f"sums[0][{e}]" if sets else f"sums[{e}]" for e in range(4))
     shift = f"{at('i')} = {at('(i + 4)') if sets else 'sums[i + 4]'};"
     move = f"for (int i = 0; i < {4 * quads - 4}; ++i)"
-    last = f"sums[{sets - 1}][{registers - 4} + i]" if sets else f"sums[{registers - 4} + i]"
+    place = plus(registers - 4, "i")
+    last = f"sums[{sets - 1}][{place}]" if sets else f"sums[{place}]"
     return ["#pragma unroll 1", f"for (int {loop} = 0; {loop} < {quads}; ++{loop}) {{", *indent([
         *first, f"float next[4] = {{{own}}};",
         "#pragma unroll 1", "for (int e = 0; e < 4; ++e) {", *indent([

@@ -124,10 +124,10 @@ def _results(geometry: Geometry, kind: str, columns: int) -> list[str]:
     abouts: list[str] = []
     results: list[str] = []
     for number, (at, total) in enumerate(components(kernel), 1):
-        own, rest, squares = (f"from[{at + i}LL * {columns}]" if at + i else "from[0]" for i in range(3))
+        own, rest, squares = (f"from[{(at + i) * columns}]" for i in range(3))
         if total.kind == "moments":
             about, off = f"about{number}", f"off{number}"
-            abouts.append(f"const double {about} = some ? middle[{at}LL * {columns}] : 0.0;")
+            abouts.append(f"const double {about} = some ? middle[{at * columns}] : 0.0;")
             found[f"sum{number}"] = "sum", f"double(count) * {own} + {rest}"
             found[f"apart{number}"] = "sum", f"count * {off} + {rest}"
             found[f"squares{number}"] = "sum", f"{squares} + {off} * (2.0 * {rest} + count * {off})"
@@ -186,4 +186,4 @@ def _cell(slab: str, base: str = "") -> str:
 def _own(geometry: Geometry, number: int, columns: int) -> str:
     """The first component of a total in a subtile."""
     at, _ = components(geometry.kernel)[number - 1]
-    return f"from[{at}LL * {columns}]" if at else "from[0]"
+    return f"from[{at * columns}]"

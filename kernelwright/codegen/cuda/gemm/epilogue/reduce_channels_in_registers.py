@@ -40,6 +40,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.expressions import Reduced, walk
 
 _ALL = "0xffffffffu"
@@ -227,8 +228,8 @@ class ReduceChannelsInRegisters(ReduceChannels):
         lines = []
         for phase, name in enumerate(("sums", "others")[:self.phases]):
             for half in (0, 1):
-                at = f"reinterpret_cast<float2*>(to + {self._slot(half, phase) * self.pitch} + 8 * j)"
-                given = (at, f"{name}[4 * j + {2 * half}]", f"{name}[4 * j + {2 * half + 1}]")
+                at = f"reinterpret_cast<float2*>({plus('to', self._slot(half, phase) * self.pitch, '8 * j')})"
+                given = (at, f"{name}[{plus('4 * j', 2 * half)}]", f"{name}[{plus('4 * j', 2 * half + 1)}]")
                 step = [t.format(*given) for t in (before, text) if t]
                 lines += ["{", *indent(step), "}"] if len(step) > 1 else step
         return ["#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent(lines), "}"]

@@ -213,5 +213,5 @@ class ReducePositions(StorePositions):
     def _write(self, found: dict[int, str]) -> list[str]:
         """Write components of the cell."""
         all_columns = self.kernel.groups * self.kernel.out_channels
-        places = {f"{number}LL * {all_columns}" if number else "0": value for number, value in found.items()}
+        places = {number * all_columns: value for number, value in found.items()}
         return [f"if (writes) {', '.join(f'to[{place}] = {value}' for place, value in places.items())};"]

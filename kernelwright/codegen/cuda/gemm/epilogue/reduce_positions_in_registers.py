@@ -42,6 +42,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, components
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import modulo, over, plus
 from kernelwright.plan.expressions import Expression
 
 WARPS = 4
@@ -164,10 +165,10 @@ class ReducePositionsInRegisters(EpilogueOperation):
         text = as_float(self.emitter, self.table.without(value))
         step = straight(self.emitter)
         words = " ".join((*step, text))
-        used = [(f"columns + {k * columns}" if column != "column_scale" else "scales", column)
+        used = [(plus("columns", k * columns) if column != "column_scale" else "scales", column)
                 for k, column in enumerate(self.table.names)
                 if column == "column_scale" or re.search(rf"\b{column}\b", words)]
-        used += [(f"met + {at * WARPS * columns}", f"mean{at}") for at in means]
+        used += [(plus("met", at * WARPS * columns), f"mean{at}") for at in means]
         scaled = self.geometry.scaled
         reads = [f"const float2 two_{column} = *reinterpret_cast<const float2*>({place} + column);"
                  for place, column in used]
@@ -187,6 +188,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         lanes = 32 // together
         own = " && ".join([*[f"lane % {lanes} < 4"] * (lanes > 4), *[f"own < {columns}"] * padded])
         index = f"lane / {lanes}"
+        places = [plus(at * WARPS * columns, f"warp * {columns}", "own") for at in takes]
         return ["#pragma unroll", f"for (int first = 0; first < {columns // 8}; first += {pairs}) {{", *indent([
             *(f"float some{at}[{together}];" for at in takes), "#pragma unroll",
             f"for (int i = 0; i < {together}; ++i) "
@@ -197,7 +199,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
             f"const int own = 8 * (first + {index} / 2) + lane % 4 * 2 + {index} % 2;",
             *(f"const float all{at} = {name}_{kind}_of_lanes(some{at}, lane);" for at, (kind, _) in takes.items()),
             f"{f'if ({own}) ' * bool(own)}"
-            + ", ".join(f"met[{at * WARPS * columns} + warp * {columns} + own] = all{at}" for at in takes) + ";"]), "}"]
+            + ", ".join(f"met[{place}] = all{at}" for at, place in zip(takes, places, strict=True)) + ";"]), "}"]
 
     def _rows(self, element: list[str], run: int | None) -> list[str]:
         """The statements for a thread's rows: all, or that of a run."""
@@ -233,7 +235,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
     def _to(self, at: int, value: str = "") -> str:
         """The statement that writes a component of a column."""
         all_columns = self.kernel.groups * self.kernel.out_channels
-        return f"to[{f'{at}LL * {all_columns} + ' * (at > 0)}c] = {value or f'all{at}'};"
+        return f"to[{plus(at * all_columns, 'c')}] = {value or f'all{at}'};"
 
     def helpers(self) -> list[str]:
         """``NAME_sum_of_lanes`` and the like: of the kinds that there are."""
@@ -301,7 +303,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         """Define n and p0, p1, ... of a row of ``set``: ``within`` are its digits behind that of the warp."""
         number = f"set % {self.products}" if self.sets > self.products else "set"
         row = self.layout.text(POSITION, **{"set": number} if self.products > 1 else {}, warp="warp", **within)
-        return [f"const {self.kind} row = first_row + {row};", *self.position(phase=f"set / {self.products}")]
+        return [f"const {self.kind} row = first_row + {row};", *self.position(phase=over("set", self.products))]
 
     def _places(self) -> list[str]:
         """Define ``places``, a bit for each row of the warp, and ``mine``, the same from the thread's first row on."""
@@ -351,11 +353,11 @@ class ReducePositionsInRegisters(EpilogueOperation):
         if not self.geometry.scaled:
             return []
         each, kernel = self.columns // 8, self.kernel
-        column = self.layout.text(CHANNEL, block=f"quad % {each}", quad="lane % 4", pair="e % 2")
+        column = self.layout.text(CHANNEL, block=modulo("quad", each), quad="lane % 4", pair="e % 2")
         return [*self.table.usual("row_scale"), "const float* scales = columns;",
                 "if (!usual) {  // With care, in place: all sums move round.", *indent([
             f"for (int c = thread; c < {self.columns}; c += {THREADS}) met[{self.ones} + c] = 1.0f;",
-            *every_sum(self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
+            *every_sum(self.sets, 4 * each, "quad", [f"const int set = {over('quad', each)};"], [
                 *self._place(half="e / 2", row="lane / 4"), f"const int o = first_column + {column};",
                 "float value = next[0];",
                 f"if (n == of_n && o < {kernel.out_channels} && {self.in_bounds()})",

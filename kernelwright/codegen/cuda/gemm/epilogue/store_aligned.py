@@ -22,6 +22,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import stores_channe
 from kernelwright.codegen.cuda.gemm.points import PointEmitter, lies_at_multiples, ordinary_stores, straight
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import times
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Index
 
@@ -119,7 +120,7 @@ class StoreAligned(StoreRuns):
         """The statements that store column ``o`` of a run."""
         elements, across = self._elements, 32 * self.lanes
         step = self._store.strides[2] % elements
-        of_column = f"(before + o * {step}u)" if step else "before"
+        of_column = f"(before + {times('o', step, 'u' if step > 1 else '')})" if step else "before"
         lane = self.layout.of_thread(POSITION)
         scale = ["const float scale = row_scale * column_scale[v];"] * self.geometry.scaled
         longest = min(self.positions, self.ordinals)

@@ -28,6 +28,7 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.precision.scales import row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import modulo, over, plus
 from kernelwright.plan.contraction.record import Contraction
 
 #: Float32 elements of a sector of memory.
@@ -83,8 +84,9 @@ class StoreFromRegisters(EpilogueOperation):
         each = [f"const float {name} = own_{name}[e];" for name in columns]
         element = [*each, *(["const float scale = row_scale[i] * column_scale;"] * scaled), *self._sum(),
                    *straight(self.emitter)]
-        reads = [*(f"const float2 both_{name} = *reinterpret_cast<const float2*>(values + {k * self.columns} + 8 * j);"
-                   for k, name in enumerate(columns)),
+        places = {name: plus("values", k * self.columns, "8 * j") for k, name in enumerate(columns)}
+        reads = [*(f"const float2 both_{name} = *reinterpret_cast<const float2*>({place});"
+                   for name, place in places.items()),
                  *(f"const float own_{name}[2] = {{both_{name}.x, both_{name}.y}};" for name in columns)]
         column = self.layout.text(CHANNEL, block="j", quad="lane % 4", pair="e")
         first, many = "columns + lane % 4 * 2", self.table.of_entries
@@ -138,10 +140,11 @@ class StoreFromRegisters(EpilogueOperation):
         """Write elements again whose scales are not usual."""
         each = self.columns // 8
         last = f"p{len(self.kernel.axes) - 1}"
-        points = ", ".join(["next[0]", *(f"{last} + set / {self.products}" if self.both and name == last else name
+        phase = over("set", self.products)
+        points = ", ".join(["next[0]", *(f"{last} + {phase}" if self.both and name == last else name
                                          for name in self.names)])
-        column = self.layout.text(CHANNEL, block=f"quad % {each}", quad="lane % 4", pair="e % 2")
+        column = self.layout.text(CHANNEL, block=modulo("quad", each), quad="lane % 4", pair="e % 2")
         return ["if (usual) return;", *every_sum(
-            self.sets, 4 * each, "quad", [f"const int set = quad / {each};"], [
-                *self._position(f"set % {self.products}", "e / 2"), f"const int o = first_column + {column};",
+            self.sets, 4 * each, "quad", [f"const int set = {over('quad', each)};"], [
+                *self._position(modulo("set", self.products), "e / 2"), f"const int o = first_column + {column};",
                 f"if ({self.in_bounds()} && o < {self.kernel.out_channels}) {self.name}_again({points});"], keep=False)]

@@ -38,6 +38,7 @@ from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import device_function, guessed, type_of_rows
 from kernelwright.codegen.cuda.gemm.problem import ITEM_ROWS, Geometry
 from kernelwright.codegen.source import part_beside
+from kernelwright.codegen.terms import modulo, over, plus, times
 
 PACK = part_beside(__file__, "prepack_concurrent.cuh")
 
@@ -69,18 +70,21 @@ def definitions(layout: Layout, name: str) -> str:
     geometry = layout.geometry
     kind, tiles, parts = type_of_rows(geometry.allocated_rows), _row_tiles(geometry), geometry.left_parts
     take = "".join(f"{argument}, " for _, argument in convert.parameters(geometry) if argument != "left_scales")
+    first = times(modulo("item", parts, "u"), geometry.part_chunks)
+    tile = modulo(over("item", parts, "u"), tiles, "u")
     ask = [f"if (item >= {geometry.left_items}u) return;",
-           f"const int group = item / {parts * tiles}u, first = item % {parts}u * {geometry.part_chunks} + chunk;",
-           f"const {kind} row = static_cast<{kind}>(item / {parts}u % {tiles}u) * {ITEM_ROWS} + lane;",
+           f"const int group = {over('item', parts * tiles, 'u')}, first = {plus(first, 'chunk')};",
+           f"const {kind} row = static_cast<{kind}>({tile}) * {ITEM_ROWS} + lane;",
            f"if (chunk == 0) {name}_find(known, {'left_scales, ' * geometry.scaled}row, group, phase);",
            "#pragma unroll",
            f"for (int b = 0; b < {layout.packing[1]}; ++b)",
            f"  {name}_take({take}known, x[b], group, (first + b) * {CHUNK});"]
     parameters = [*(" ".join(parameter) for parameter in convert.parameters(geometry)), f"{name}_row& known",
                   f"float (&x)[{layout.packing[1]}][{CHUNK}]", "unsigned item", "int phase", "int chunk", "int lane"]
+    item = f"(static_cast<long long>(group) * {tiles} + tile)"
     wait = [f"const {kind} tile = first / {ITEM_ROWS} + lane;",
             f"if (tile * {ITEM_ROWS} < first + rows)",
-            f"  kw_await(left_ready + 2 + (static_cast<long long>(group) * {tiles} + tile) * {parts} + part, mark);",
+            f"  kw_await({plus('left_ready + 2', times(item, parts), 'part')}, mark);",
             "__syncwarp();", "kw_copies_see_global();"]
     waits = ["const unsigned* left_ready", "int group", f"{kind} first", "int rows", "int part", "unsigned mark",
              "int lane"]

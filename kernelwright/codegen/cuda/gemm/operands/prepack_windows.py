@@ -10,6 +10,7 @@ from kernelwright.codegen.cuda.gemm.points import Operand, value_call
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.cuda.loops.walk import axis_lines
+from kernelwright.codegen.terms import modulo, over
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Tile of a window: output channels, channels, and entries at once.
@@ -54,8 +55,8 @@ class WindowPacker(Packer):
         within, entry = own, "(first_entry + entry)" if window > entries else "entry"
         for a, size in enumerate(geometry.window):
             within //= size
-            text = f"{entry} / {within}" if within > 1 else entry
-            places[f"k{a}"] = f"{text} % {size}" if a else text
+            text = over(entry, within)
+            places[f"k{a}"] = modulo(text, size) if a else text
         conditions = [f"{places['o']} < {kernel.out_channels}", f"{places['c']} < {kernel.in_channels}"]
         if window % entries or own < window:
             conditions.append(f"{entry.strip('()')} < {own}")

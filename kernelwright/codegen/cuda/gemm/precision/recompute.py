@@ -12,6 +12,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     value_function,
 )
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus, times
 from kernelwright.plan.contraction.record import Contraction, ContractionAxis
 
 #: Channels whose products are added up before they are added to the sum: rounding grows with both numbers.
@@ -53,9 +54,8 @@ def _taps(axis: ContractionAxis, a: int, table: str) -> tuple[list[str], str, st
     outside = f"  if (unsigned(q{a}) >= {axis.in_size}u) continue;"
     if all((t.number, t.phase, t.offset) == (i, 0, first + i * step) for i, t in enumerate(axis.taps)) \
             and axis.out_stride == 1:
-        offset = f"t{a} * {step}" if step != 1 else f"t{a}"
-        shift = f" - {-first}" if first < 0 else f" + {first}" if first else ""
-        return ["#pragma unroll 1", loop, f"  const int q{a} = {position} + {offset}{shift};", outside], f"t{a}", ""
+        place = plus(position, times(f"t{a}", step), first)
+        return ["#pragma unroll 1", loop, f"  const int q{a} = {place};", outside], f"t{a}", ""
     rows = ", ".join(f"{{{t.number}, {t.phase}, {t.offset}}}" for t in axis.taps)
     text = f"// Entries of the window along axis {a}: number, phase of output positions, offset in the input.\n" \
            f"static __constant__ int {table}[{max(1, len(axis.taps))}][3] = {{{rows or '{0, 0, 0}'}}};\n"

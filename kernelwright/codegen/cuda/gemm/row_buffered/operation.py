@@ -187,8 +187,8 @@ class RowBufferedOperation:
         """Define the place of a pair of neighbours, and ``sum``. Of pairs behind the last position the sums are those
         of no position, and what is read with them is not."""
         more, last = compensation(self.numbers), self.names[-1]
-        scaled = "sums[4 * j + 2 * h + {0}] * scale"
-        both = [f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in (scaled.format(0), scaled.format(1))]
+        scaled = [f"sums[4 * j + 2 * h{more}] * scale" for more in ("", " + 1")]
+        both = [f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in scaled]
         clamped = f"min(first_position + 8 * j + quad * 2, {self.numbers.pooled - PAIR})"
         return [f"const int {last} = 8 * j + 8 <= {self.numbers.least_positions} ? first_position + 8 * j + quad * 2 : "
                 f"{clamped};", f"const float sum[2] = {{{both[0]}, {both[1]}}};"]

@@ -10,6 +10,7 @@ from kernelwright.codegen.cuda.gemm.points import as_float, lies_at_multiples, o
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBufferedOperation, channel, compensation
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.kernels import Store
 
 #: Neighbours of a thread.
@@ -40,7 +41,7 @@ class InterleavedStore(RowBufferedOperation):
         """What a thread does with what it has of its channel."""
         numbers, last = self.numbers, self.names[-1]
         more = compensation(numbers)
-        scaled = [f"sums[4 * j + {i}] * scale" for i in (0, 2, 1, 3)]
+        scaled = [f"sums[{plus('4 * j', i)}] * scale" for i in (0, 2, 1, 3)]
         sums = ", ".join(f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in scaled)
         place = "first_position + 8 * j + quad * 2"
         inside = f"8 * j + 8 <= {numbers.least_positions}"

@@ -30,6 +30,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.loops.emitter import Buffer
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
+from kernelwright.codegen.terms import grouped, plus, times
 
 _MERGE = """
   const bool less = top < other_top;
@@ -150,10 +151,11 @@ class RowBufferedReduceChannels(RowBufferedOperation):
         bits = numbers.layout.lane_bits(CHANNEL)
         lines += reduce_scatter([f"kept[{k}]" for k in range(numbers.kept_values)], 2 * blocks, bits, self._together)
         mine = " + ".join(f"(upper{step} ? {blocks >> (step + 1)} : 0)" for step in range(len(bits)))
+        warps = [grouped(plus(4 * k, "warp")) for k in range(numbers.kept_values)]
         lines += [f"const int first_block = {mine};  // of 8 positions", "#pragma unroll",
                   f"for (int i = 0; i < {blocks // (1 << len(bits))}; ++i) {{", *indent([
                       "const int place = 8 * (first_block + i) + quad * 2;",
-                      *(f"*reinterpret_cast<float2*>(results + ({4 * k} + warp) * {8 * blocks} + place) = "
+                      *(f"*reinterpret_cast<float2*>(results + {warps[k]} * {8 * blocks} + place) = "
                         f"make_float2(kept[{k}][2 * i], kept[{k}][2 * i + 1]);" for k in range(numbers.kept_values))]),
                   "}", "kw_part_sync(1 + team, 128);"]
         return [*lines, *self._store_all()]
@@ -191,10 +193,10 @@ class RowBufferedReduceChannels(RowBufferedOperation):
         own_line = f"first_line + {which}" if numbers.stacked > 1 else "first_line"
         beyond = [f"e >= {outputs}"] * (outputs % 128 > 0) + [f"{line} >= {kernel.domain[-2]}"] * self.ragged_lines \
             + [f"{last} >= {numbers.positions.out_size}"]
-        first_warp = f"({which}) * {warps}" if numbers.stacked > 1 else "0"
+        of_line = times(f"({which}) * {warps}", 8 * self.blocks) if numbers.stacked > 1 else 0
         return [*self.image(), "constexpr int o = 0;  // nothing depends on it", "#pragma unroll",
                 f"for (int e = thread; e < {-(-outputs // 128) * 128}; e += 128) {{", *indent([
                     f"const int {line} = {own_line}, {last} = first_position + e % {rows};",
                     f"if ({' || '.join(beyond)}) continue;",
-                    f"const float* const from = results + {first_warp} * {8 * self.blocks} + e % {rows};",
+                    f"const float* const from = {plus('results', of_line, f'e % {rows}')};",
                     *reads, *self.results.fixed_lines, *straight(self.results)]), "}"]

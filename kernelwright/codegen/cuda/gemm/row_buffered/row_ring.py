@@ -24,6 +24,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     value_call,
 )
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, RowBuffered
+from kernelwright.codegen.terms import grouped, modulo, over, plus, times
 from kernelwright.plan.expressions import Load, loaded
 
 #: What brings the line that is asked for next closer.
@@ -83,10 +84,10 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     scale."""
     kernel, operand = numbers.kernel, operands(numbers.kernel)[0]
     guess, entry = guessed(numbers, "left"), entry_type(kernel)
-    row, rest = f"piece % {numbers.row_items}", f"piece / {numbers.row_items}"
+    row, rest = times(modulo("piece", numbers.row_items), ITEM_ROWS), over("piece", numbers.row_items)
     chunks, planes = numbers.brought_chunks, len(numbers.planes)
-    chunk = "0" if chunks == 1 else f"{rest} % {chunks}" if planes > 1 else rest
-    plane = "0" if planes == 1 else f"{rest} / {chunks}" if chunks > 1 else rest
+    chunk = "0" if chunks == 1 else modulo(rest, chunks) if planes > 1 else rest
+    plane = "0" if planes == 1 else over(rest, chunks)
     axes = len(kernel.axes)
     line, position = f"q{axes - 2}", f"q{axes - 1}"
     none = [f"if (piece >= {numbers.brought}) return;"] * (numbers.brought % 4 > 0)
@@ -103,11 +104,12 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     bound = "c" if kernel.in_channels % CHUNK == 0 else "c + e"
     bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < chunks * CHUNK)
     begin = [*none, *places, f"const {entry} n = {image};", "constexpr int g = 0;"]
-    take = [*begin, f"const int {position} = first_position + {row} * {ITEM_ROWS} + lane, c = {chunk} * {CHUNK};",
+    take = [*begin, f"const int {position} = {plus('first_position', row, 'lane')}, c = {times(chunk, CHUNK)};",
             f"const bool inside = {' && '.join(inside)};", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
             f"  x[e] = inside{bounded} ? {value_call(operand, name, c='c + e')} : 0.0f;"]
     stride = numbers.positions.in_stride
     place = "row" if stride == 1 else f"(row % {stride} * {numbers.phase_rows} + row / {stride})"
+    line_number = plus(times(plane, numbers.chunks), chunk)
     pair, value = f"kw_{numbers.element}_pair", f"kw_{numbers.element}_value"
     put = [*none, f"unsigned high[4]{', low[4]' * (numbers.terms == 2)};", *["float all = 0.0f;"] * guess,
            "if (scale == 0.0f) {  // what is not finite is taken for zeros", "#pragma unroll",
@@ -116,19 +118,20 @@ def definitions(numbers: RowBuffered, name: str) -> str:
            f"  high[e] = {pair}(a, b);",
            *[f"  low[e] = {pair}(a - {value}(high[e]), b - {value}(high[e] >> 16));"] * (numbers.terms == 2),
            *["  all += fabsf(a) + fabsf(b);"] * guess, "}",
-           f"const int row = {row} * {ITEM_ROWS} + lane{f' + {numbers.lead}' if numbers.across == 1 else ''};",
-           f"uint4* const to = slot + ({plane} * {numbers.chunks} + {chunk}) * {numbers.line_rows} + {place};",
+           f"const int row = {plus(row, 'lane', numbers.lead if numbers.across == 1 else 0)};",
+           f"uint4* const to = {plus('slot', times(grouped(line_number), numbers.line_rows), place)};",
            f"if (row < {numbers.line_rows}) {{", "  to[0] = make_uint4(high[0], high[1], high[2], high[3]);"]
     if numbers.terms == 2:
         put += ["  // What the first term leaves.",
                 f"  to[{numbers.term_rows}] = make_uint4(low[0], low[1], low[2], low[3]);"]
     put.append("}")
+    entry_of_strip = over("strip", numbers.strips // numbers.kernel.batch)
     if guess:
         put += ["// Some of them do not fit float16, or may not: the scale was not enough.",
                 "const float most = scale == -1.0f ? 0.0f : 65504.0f;",
-                f"if (!(all <= most) && !again) atomicOr(marks + strip / {numbers.strips // numbers.kernel.batch}, "
+                f"if (!(all <= most) && !again) atomicOr(marks + {entry_of_strip}, "
                 "0x80000000u);"]
-    of_strip = [f"const unsigned bits = __float_as_uint(left_scales[strip / {numbers.strips // numbers.kernel.batch}]) "
+    of_strip = [f"const unsigned bits = __float_as_uint(left_scales[{entry_of_strip}]) "
                 "& 0x7fffffffu;", f"return bits == 0u ? -1.0f : {name}_inverse(__uint_as_float(bits));"]
     source = [" ".join(parameter) for parameter in inputs(numbers)]
     piece = ["int image", f"int {line}", "int first_position", "int piece", "int lane"]

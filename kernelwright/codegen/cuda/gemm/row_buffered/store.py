@@ -15,6 +15,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.operation import PAIR, RowBuffe
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
 from kernelwright.codegen.cuda.loops.site import indent
+from kernelwright.codegen.terms import plus, times
 
 
 class RowBufferedStore(RowBufferedOperation):
@@ -74,10 +75,11 @@ class RowBufferedStore(RowBufferedOperation):
             lines += ["#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([*each, *inner]), "}"]
             return lines + self.ends()
         count = self.channels_of
+        quad = plus(times("run", count), "block")
         lines += ["#pragma unroll", f"for (int run = 0; run <= {-(-quads // count)}; ++run) {{", *indent([
             *(f"float both{k}[{count}][2] = {{}};  // of blocks of {SECTOR} positions" for k in pairs),
             "#pragma unroll", f"for (int block = 0; block < {count}; ++block) {{", *indent([
-                f"const int j = {count} * run + block;", f"if (j >= {quads}) continue;", *each, *inner]), "}",
+                f"const int j = {quad};", f"if (j >= {quads}) continue;", *each, *inner]), "}",
             *(line for k in pairs for line in self._store(k))]), "}"]
         return lines + self.ends()
 

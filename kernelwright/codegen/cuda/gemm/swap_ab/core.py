@@ -63,6 +63,7 @@ from kernelwright.codegen.cuda.gemm.swap_ab.text import (
 from kernelwright.codegen.cuda.host import alignment_check, ask_processors
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.template import fill
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.expressions import loaded
 
 #: Up to which power of two the greatest magnitude of a row of x or w leaves sums as they should be, and its inverse.
@@ -123,7 +124,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "WEIGHT": base + (f" + first * {apart}LL + {begin}" if by_channels else f" + ({begin}) * {apart}LL + first"),
         "FILL_TABLE": FILL_TABLE if epilogue.column_floats else "", "COLUMN_ARGUMENTS":
         "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters), "FLOATS": epilogue.floats,
-        "COLUMN_TABLE": f", slab + {epilogue.floats}" if epilogue.column_floats else "",
+        "COLUMN_TABLE": ", " + plus("slab", epilogue.floats) if epilogue.column_floats else "",
         "ROW_SCALE": f", {name}_row_scale(left_scales, thread, group, first_row)" if epilogue.row_scales else "",
         "NAME": name, "PARAMETERS": ",\n    ".join(map(" ".join, parameters)),
         "FINISH_PARAMETERS": ",\n    ".join(map(" ".join, epilogue.parameters)),

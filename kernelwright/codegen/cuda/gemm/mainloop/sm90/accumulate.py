@@ -13,6 +13,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.frame import pass_order
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import make_up
 from kernelwright.codegen.template import fill_some
+from kernelwright.codegen.terms import plus, times
 
 
 def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
@@ -72,7 +73,7 @@ def _loop(layout: Layout) -> str:
     promotion = {
         "PROMOTE": parts.PROMOTE, "REST": parts.REST, "COUNTS": parts.COUNTS, "PART": ", part[@ALL_SUMS@][COLUMNS / 2]",
         "ADD_PART": add, "EVERY": layout.geometry.tiling.promote,
-        "OFFSET": f"worker * {layout.offset}" if layout.offset else "0",
+        "OFFSET": times("worker", layout.offset),
     } if promoted else {"PROMOTE": parts.NO_PROMOTION, "REST": "", "COUNTS": "", "PART": ""}
     return fill_some(parts.LOOP, {
         "MULTIPLY": "\n        ".join(calls), "NO_STEPS": _no_steps(layout),
@@ -154,7 +155,7 @@ def _written_out(layout: Layout, arrive: str) -> str:
         body += [f"{'' if step else 'unsigned '}buffer = stages + stage * STAGE_BYTES;",
                  f"@NAME@_multiply<{', '.join(map(str, counts))}>({names[stretch]}, "
                  "kw_operand(buffer + part_row * 16, @LEADING@), kw_operand(buffer + LEFT_BYTES, COLUMNS * 16), "
-                 f"@NAME@_taps + {first_taps[step // layout.geometry.depths]}, {fed[stretch]});"]
+                 f"{plus('@NAME@_taps', first_taps[step // layout.geometry.depths])}, {fed[stretch]});"]
         fed[stretch] |= sum(1 << phase for phase, count in enumerate(counts) if count)
         if step + 1 == len(numbers):
             body += _yield(layout, "", 0).split("\n")[1:]

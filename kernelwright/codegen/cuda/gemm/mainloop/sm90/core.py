@@ -57,6 +57,7 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.host import ask_processors, launch_of_clusters
 from kernelwright.codegen.cuda.loops.site import indent
 from kernelwright.codegen.template import fill, fill_some
+from kernelwright.codegen.terms import plus, times
 
 #: Rows of a band: tiles go down a band of row blocks before they move on to the next columns.
 _BAND_ROWS = 1024
@@ -220,7 +221,8 @@ def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
                               results.FILL_MERGE_TABLE_OF_ENTRIES)
     return {
         **values,
-        "COLUMN_TABLE": f", slab + {epilogue.floats}", "TABLE_AT": epilogue.floats, "ENTRY_ROWS": epilogue.entry_rows,
+        "COLUMN_TABLE": ", " + plus("slab", epilogue.floats),
+        "TABLE_AT": epilogue.floats, "ENTRY_ROWS": epilogue.entry_rows,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
         "TABLE_OF": "" if split else of, "FILL_TABLE": "" if split else fill_it,
         "FILL_MERGE_TABLE": merge if split else ""}
@@ -250,7 +252,7 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
 def _barriers(layout: Layout) -> dict[str, object]:
     """The barriers of a block, behind its stages and the epilogue's subtiles."""
     tiling = layout.geometry.tiling
-    slabs = "" if tiling.split_k > 1 else f" + {layout.workers} * SLAB * 4"
+    slabs = "" if tiling.split_k > 1 else " + " + times("SLAB * 4", layout.workers)
     found = [frame.Barriers("full", "STAGES", "@FULL_ARRIVALS@", "@WHO_FILLS@"),
              frame.Barriers("empty", "STAGES", "4 * WORKERS / TEAMS * CLUSTER", "warps that multiply")]
     found += [frame.ordered("TEAMS")] * (tiling.pingpong > 1)

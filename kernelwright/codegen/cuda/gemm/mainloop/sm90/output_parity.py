@@ -13,6 +13,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import Piece
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.terms import plus, times
 
 
 def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, object]:
@@ -105,8 +106,8 @@ def _store(row: int, column: int, both: bool = False) -> str:
         own = {e: f"make_float2(s[{e}], t[{e}])" for e in own} if both else \
             {e: f"make_float2(s[{e}], s[{e + 1}])" for e in (0, 2)}
         kind, count = "float2", 2
-    apart = "8 * j + column" if column == 1 and not both else f"(8 * j + column) * {column}"
-    first = f"slab + row * {row} + {apart}"
+    apart = "8 * j + column" if column == 1 and not both else times("(8 * j + column)", column)
+    first = plus("slab", times("row", row), apart)
     lines = ["const float* t = others + first + 4 * j;"] * both
     lines.append(f"{kind}* to = {f'reinterpret_cast<float2*>({first})' if count > 1 else first};")
     for half in ((0, 1), (2, 3)):
