@@ -92,12 +92,8 @@ static inline double kw_select(bool condition, double a, double b) {
 // operation with it that gives +0 where -0 is right.
 #ifdef __FP_FAST_FMAF
 template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
-template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
-template <typename real> static inline real kw_unfused_neg(real x) { return std::fma(x, real(-1), real(-0.0)); }
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
-template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
-template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }

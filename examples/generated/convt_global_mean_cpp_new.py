@@ -63,12 +63,8 @@ _KERNELWRIGHT_SOURCE = r"""
 // operation with it that gives +0 where -0 is right.
 #ifdef __FP_FAST_FMAF
 template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
-template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
-template <typename real> static inline real kw_unfused_neg(real x) { return std::fma(x, real(-1), real(-0.0)); }
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
-template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
-template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.

@@ -85,12 +85,6 @@ static inline dim3 kw_extent(long long extent) {
   return dim3(extent > 0 && extent <= 2147483647LL ? static_cast<unsigned>(extent) : 0u);
 }
 
-#define KW_CHECK(where, call)                                                           \
-  do {                                                                                  \
-    const cudaError_t kw_error_ = (call);                                               \
-    if (kw_error_ != cudaSuccess) return kw_failure(where, #call, kw_error_);           \
-  } while (0)
-
 #define KW_LAUNCH(where, kernel, grid, block, shared_bytes, stream, ...)                \
   do {                                                                                  \
     const dim3 kw_grid_ = kw_extent(grid);                                              \
@@ -101,11 +95,6 @@ static inline dim3 kw_extent(long long extent) {
     if (kw_error_ != cudaSuccess)                                                       \
       return kw_launch_failure(where, #kernel, kw_grid_, kw_block_, kw_shared_, kw_error_); \
   } while (0)
-
-// Declares `type* name`, the block's dynamic shared memory, aligned to 16 bytes.
-#define KW_DYNAMIC_SHARED(type, name)                                                   \
-  extern __shared__ __align__(16) unsigned char kw_dynamic_shared_[];                   \
-  type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
 // Rounded as it stands: no product before it is fused into it.

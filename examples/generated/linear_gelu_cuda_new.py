@@ -109,9 +109,6 @@ static __device__ __forceinline__ void kw_barrier_init(unsigned barrier, unsigne
 static __device__ __forceinline__ void kw_barriers_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-static __device__ __forceinline__ void kw_barrier_arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
 // Arrives, and announces bytes that copies will bring in this phase.
 static __device__ __forceinline__ void kw_barrier_expect(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -133,33 +130,6 @@ static __device__ __forceinline__ void kw_barrier_wait(unsigned barrier, unsigne
 static __device__ __forceinline__ void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
-}
-
-// Asks for 128 bytes of global memory that are read soon: they come to the second-level cache.
-static __device__ __forceinline__ void kw_prefetch(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
-}
-
-// What the calling thread has stored to shared memory is seen by products, and by copies.
-static __device__ __forceinline__ void kw_shared_written() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// Sets a mark in global memory: who sees it sees what the calling thread has stored, and what others have before a
-// barrier that it has passed with them.
-static __device__ __forceinline__ void kw_mark(unsigned* mark, unsigned value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(__cvta_generic_to_global(mark)), "r"(value) : "memory");
-}
-// Waits until a mark is at least `value`.
-static __device__ __forceinline__ void kw_await(const unsigned* mark, unsigned value) {
-  unsigned found;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(mark)) : "memory");
-  } while (found < value);
-}
-// The calling thread's copies see what it sees in global memory.
-static __device__ __forceinline__ void kw_copies_see_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 // Barrier `number` (1 to 15) of `threads` threads of the block.
@@ -353,25 +323,6 @@ static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
 #endif
   return x;
 }
-// Two of them, the first one in the lower half.
-static __device__ __forceinline__ unsigned kw_float16_pair(float x, float y) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  unsigned bits;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
-  return bits;
-#else
-  return kw_float16_bits(x) | unsigned(kw_float16_bits(y)) << 16;
-#endif
-}
-struct kw_float16 {
-  unsigned short bits;
-  __device__ __forceinline__ operator float() const { return kw_float16_value(bits); }
-  __device__ __forceinline__ void operator=(float x) { bits = kw_float16_bits(x); }
-};
-
-// Four neighbours in one aligned access (16 bytes for float).
-template <typename T>
-struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
 template <typename T>
 static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);

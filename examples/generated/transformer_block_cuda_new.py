@@ -78,12 +78,6 @@ static inline dim3 kw_extent(long long extent) {
   return dim3(extent > 0 && extent <= 2147483647LL ? static_cast<unsigned>(extent) : 0u);
 }
 
-#define KW_CHECK(where, call)                                                           \
-  do {                                                                                  \
-    const cudaError_t kw_error_ = (call);                                               \
-    if (kw_error_ != cudaSuccess) return kw_failure(where, #call, kw_error_);           \
-  } while (0)
-
 #define KW_LAUNCH(where, kernel, grid, block, shared_bytes, stream, ...)                \
   do {                                                                                  \
     const dim3 kw_grid_ = kw_extent(grid);                                              \
@@ -94,11 +88,6 @@ static inline dim3 kw_extent(long long extent) {
     if (kw_error_ != cudaSuccess)                                                       \
       return kw_launch_failure(where, #kernel, kw_grid_, kw_block_, kw_shared_, kw_error_); \
   } while (0)
-
-// Declares `type* name`, the block's dynamic shared memory, aligned to 16 bytes.
-#define KW_DYNAMIC_SHARED(type, name)                                                   \
-  extern __shared__ __align__(16) unsigned char kw_dynamic_shared_[];                   \
-  type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
 
 static __device__ __forceinline__ float kw_quick_exp2(float x) {
@@ -152,10 +141,6 @@ static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x 
 // Rounded as it stands: no product before it is fused into it.
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
-
-// Four neighbours in one aligned access (16 bytes for float).
-template <typename T>
-struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
 template <typename T>
 static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);

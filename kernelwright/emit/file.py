@@ -36,6 +36,7 @@ from kernelwright.emit.runtime import (
     STRUCTURES,
     conditions_of,
 )
+from kernelwright.emit.support import used_support
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.names import bound_names
@@ -103,7 +104,7 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
         modes = " and ".join(words_of(m) for m, by in served.items() if by == mode)
         texts.append(broken_python(program.text.replace(f'"""The program of {mode} mode',
                                                         f'"""The program of {modes} mode')))
-    text = broken_c("\n\n".join([support.strip("\n"), *marked]) + "\n")
+    text = broken_c("\n\n".join([used_support(support, "\n".join(marked)), *marked]) + "\n")
     return Kernels(text, [x.name for x in launchers], texts, served,
                    len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
 
