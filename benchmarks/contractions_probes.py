@@ -2,7 +2,7 @@
 
 ``TEXT`` is CUDA text of the probes, and `probe` runs one of them from a library that was built from it. Each returns a
 dictionary: what was found, and ``pass`` where there is a right answer. (Those that have one run under the emulation,
-too: tests/emulation/test_contraction_wgmma.py.)
+too: tests/emulation/gemm/test_sm90.py.)
 """
 
 from __future__ import annotations

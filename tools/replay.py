@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 RECORD = TESTS / "records" / "kernel_texts.txt"
 sys.path[:0] = [str(ROOT), *(str(TESTS / folder) for folder in (
-    "support", "unit", "property", "emulation", "process", "gpu"))]
+    "support", "unit", "property", "emulation", "emulation/gemm", "process", "gpu"))]
 
 from contraction_cases import ContractionCase  # noqa: E402
 
@@ -44,7 +44,8 @@ _LOOPS = "loop_cases"
 
 def modules() -> list[str]:
     """The modules whose cases are replayed, those of contractions and that of loops."""
-    return [*sorted(path.stem for path in TESTS.rglob("test_contraction*.py")), _LOOPS]
+    found = [*TESTS.rglob("test_contraction*.py"), *(TESTS / "emulation" / "gemm").glob("test_*.py")]
+    return [*sorted(path.stem for path in found), _LOOPS]
 
 
 def _given(value: object) -> Iterator[tuple[ContractionCase, Tiling | None]]:

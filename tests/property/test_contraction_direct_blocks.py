@@ -10,7 +10,7 @@ import torch
 from contraction_cases import ContractionCase, with_epilogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_contraction_direct import CASES, assert_exact, build, conv, reducing, run
+from test_direct_conv import CASES, assert_exact, build, conv, reducing, run
 
 from kernelwright.codegen.cuda.direct_conv import summation_blocks as blocks
 from kernelwright.codegen.cuda.direct_conv.cells import Schedule, phase_classes

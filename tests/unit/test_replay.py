@@ -34,6 +34,6 @@ def test_texts_are_those_of_the_record(replay):
 
 def test_what_python_has_built_in_is_no_case(replay, monkeypatch):
     """Who evaluates an annotation of a builtin class makes the builtins a dictionary that holds itself."""
-    cases = list(replay._kernels("test_contraction_rounded", 1))
+    cases = list(replay._kernels("test_rounded_functions", 1))
     monkeypatch.setitem(vars(builtins), "__builtins__", vars(builtins))
-    assert list(replay._kernels("test_contraction_rounded", 1)) == cases != []
+    assert list(replay._kernels("test_rounded_functions", 1)) == cases != []

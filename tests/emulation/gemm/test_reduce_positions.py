@@ -1,0 +1,340 @@
+"""Totals of positions in the epilogue of contractions on tensor cores, under the CPU emulation, against float64."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+import torch
+from compile_tools import check_compiles, needs_nvcc
+from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from contraction_tools import (
+    all_generated,
+    check_thread_order,
+    compiled,
+    generated,
+    guessed_scales,
+    on_hopper,
+    run,
+    wrong_scales,
+)
+from test_reduce_channels import channels_last
+from test_sm90 import check_on_the_device
+
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
+from kernelwright.codegen.cuda.gemm.generate import generate
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
+from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import tilings
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
+from kernelwright.codegen.reference.contraction import evaluate_contraction
+from kernelwright.plan.describe import meaning
+from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
+from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
+from kernelwright.plan.records import KernelStep
+
+WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
+MMA = Tiling("mma", rows=64, columns=64, depth=16, stages=2, promote=1)
+SUM = Reduced(0)
+RELU = Apply("relu", (SUM,))
+
+
+def totalled(case: ContractionCase, *totals: tuple[str, Expression], ordinary: bool = True) -> ContractionCase:
+    """The case with totals, each of which is stored; the first one is multiplied by a tensor's values at (n, g, o)
+    and added to those of another at (g, o). ``ordinary``: what the case stores stays."""
+    kernel = case.kernel
+    place = Index((*strides_of(kernel.domain[:3]), *[0] * len(kernel.axes)))
+    channel = Index((0, kernel.out_channels, 1, *[0] * len(kernel.axes)))
+    values = [Reduced(i, component) for i, (kind, _) in enumerate(totals, 1)
+              for component in range(1 + (kind == "moments"))]
+    first = len(kernel.input_dtypes)
+    values[0] = Apply("add", (Apply("mul", (values[0], Load(first, place))), Load(first + 1, channel)))
+    stores = list(kernel.stores) if ordinary else []
+    stores += [Store(len(stores) + n, place, value) for n, value in enumerate(values)]
+    changed = replace(kernel, totals=tuple(Reduction(*total) for total in totals), stores=tuple(stores),
+                      input_dtypes=(*kernel.input_dtypes, "float32", "float32"),
+                      output_dtypes=kernel.output_dtypes[:1] * len(stores))
+    shapes = (kernel.domain[:3], (kernel.groups, kernel.out_channels))
+    return ContractionCase("_".join([case.name, *(kind for kind, _ in totals), *["alone"] * (not ordinary)]), changed,
+                           (*case.shapes, *shapes))
+
+
+def biased(case: ContractionCase) -> tuple[ContractionCase, Expression]:
+    """The case with an epilogue, and what it stores."""
+    made = with_epilogue(case)
+    return made, made.kernel.stores[0].expression
+
+
+def every(case: ContractionCase, ordinary: bool = True) -> ContractionCase:
+    """All kinds of totals of two expressions, of which one is what is stored."""
+    made, value = biased(case)
+    return totalled(made, ("sum", SUM), ("max", value), ("moments", value), ("min", SUM), ordinary=ordinary)
+
+
+def average(case: ContractionCase) -> ContractionCase:
+    """A global average pool, and nothing else."""
+    return totalled(case, ("sum", RELU), ordinary=False)
+
+
+def moments(case: ContractionCase) -> ContractionCase:
+    """The statistics of an instance norm, beside what it is to normalise."""
+    return totalled(case, ("moments", SUM))
+
+
+def seven(case: ContractionCase) -> ContractionCase:
+    """Totals of seven expressions, whose values take more than a block's shared memory where a slab has 128 columns."""
+    return totalled(case, *(("sum", Apply("mul", (SUM, Constant(float(n))))) for n in range(7)))
+
+
+IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)  # several n in a slab
+GROUPS = convolution(2, 2, 9, 13, (8, 9), (3, 3), padding=1)
+VOLUME = convolution(2, 1, 20, 40, (4, 5, 6), (3, 3, 3), padding=1)
+LINE = convolution(3, 1, 24, 100, (150,), (3,), padding=1)
+STRIDED = convolution(2, 1, 16, 24, (21, 17), (3, 2), dilation=2, stride=2)
+APART = convolution(2, 1, 9, 12, (9, 10), (4, 4), stride=2, padding=1, transposed=True)  # four classes
+ODD = convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, transposed=True)  # of odd sizes
+SPARSE = convolution(2, 1, 8, 8, (9, 9), (1, 1), stride=3, transposed=True)  # classes without taps
+POINTS = convolution(2, 1, 36, 72, (9, 9), (1, 1))  # weights that may be read as they lie
+MANY = convolution(1, 1, 3, 8, (72, 70), (3, 3), padding=1, scheme="fp16")  # slabs enough for several warps
+
+CHECKED: list[tuple[ContractionCase, Tiling]] = [
+    (every(IMAGE), WGMMA), (moments(GROUPS), WGMMA), (average(VOLUME), replace(WGMMA, columns=48)),
+    (every(LINE, ordinary=False), replace(WGMMA, rows=128, columns=104, promote=0, stages=2, pingpong=2)),
+    (every(STRIDED), replace(WGMMA, rows=128, cluster=2)), (moments(APART), replace(WGMMA, columns=16)),
+    (every(SPARSE), replace(WGMMA, columns=8)), (average(MANY), replace(WGMMA, rows=128, columns=8, pingpong=2)),
+    (moments(MANY), replace(WGMMA, columns=8, promote=0)),
+    (moments(LINE), replace(WGMMA, columns=192, stages=2, promote=0)), (every(LINE), replace(WGMMA, columns=40)),
+    (every(GROUPS), replace(WGMMA, split_k=3)), (average(LINE), replace(WGMMA, columns=128, split_k=2, cluster=2)),
+    (every(APART), replace(WGMMA, parities=2)), (moments(ODD), replace(WGMMA, parities=2, columns=24)),
+    (every(ODD, ordinary=False), replace(WGMMA, rows=128, columns=64, parities=2, promote=0, pingpong=2)),
+    (average(APART), replace(WGMMA, columns=128, parities=2, cluster=2, promote=0)),
+    (every(IMAGE), MMA), (moments(LINE), replace(MMA, rows=128, columns=128)), (average(GROUPS), MMA),
+    (moments(ODD), replace(MMA, columns=32)),
+    (moments(POINTS), Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)),
+    (every(convolution(2, 1, 16, 24, (11, 8), (3, 2), scheme="native", dtype="bfloat16")), replace(WGMMA, promote=0)),
+    (moments(LINE), replace(MMA, rows=256, columns=128)),  # two teams
+]
+NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}c{t.cluster}t{t.pingpong}s{t.split_k}p{t.parities}" for c, t in CHECKED]
+
+
+pytestmark = pytest.mark.usefixtures("few_processors")
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """A library and its source for each."""
+    return compiled(all_generated(CHECKED))
+
+
+def check(case: ContractionCase, inputs: list[torch.Tensor], found: list[torch.Tensor], bound: float = 1e-5) -> None:
+    """Outputs are those of float64, NaN and infinities included, up to a part of the largest of each output."""
+    bound = {"fp16x3": bound, "fp16": 2e-3, "native": 2e-2}[case.kernel.scheme]
+    for mine, right in zip(found, evaluate_contraction(case.kernel, inputs), strict=True):
+        finite = right.isfinite()
+        assert torch.equal(mine.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
+        if finite.any():
+            assert (mine.double() - right)[finite].abs().max() <= bound * right[finite].abs().max() + 1e-44
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+def test_agrees_with_float64(number, libraries):
+    case = CHECKED[number][0]
+    check(case, case.inputs(), run(*libraries[number], case.inputs())[0])
+
+
+@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
+def test_no_order_of_threads_changes_a_bit(order, libraries):
+    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 5, 11, 13, 14, 17, 18, 20])
+def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
+    case = CHECKED[number][0]
+    inputs = case.inputs()
+    inputs[1] = inputs[1].abs()  # so that sums are infinite, a mean as well, and its variance NaN
+    inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf  # of the first n, and of the last
+    found = run(*libraries[number], inputs)[0]
+    check(case, inputs, found)
+    first = len(case.kernel.stores) - len(case.kernel.totals) - sum(t.kind == "moments" for t in case.kernel.totals)
+    assert all(bool(x.isnan().any()) for x in found[first:])
+    assert any(bool(x.isinf().any()) for x in found[first:])
+    assert bool(found[first].isfinite().any()) == (case.kernel.batch * case.kernel.groups > 2)
+
+
+@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e25, 1e-40), (1e-42, 1e36)])
+@pytest.mark.parametrize("number", [0, 1, 12, 14, 18])
+def test_unusual_scales(number, left, right, libraries):
+    case = CHECKED[number][0]
+    inputs = [t.clamp(-3, 3) for t in case.inputs()]
+    inputs[0] *= left
+    inputs[1] *= right
+    check(case, inputs, run(*libraries[number], inputs)[0])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e7, nan])
+def test_guessed_scales(value, guessing):
+    """An element that the search for scales does not look at: what marks its row is no part of the scale."""
+    case, library = guessing
+    inputs = case.inputs()
+    inputs[0].view(-1)[4000] = value
+    found, workspace = run(*library, inputs)
+    assert wrong_scales(library[1], workspace) == (value != 0)
+    check(case, inputs, found)
+
+
+@pytest.fixture(scope="module")
+def guessing():
+    """A kernel that guesses scales, as it would of more elements."""
+    case = every(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1))
+    with guessed_scales():
+        return case, compiled([generated(case.kernel, WGMMA, "guessing")])[0]
+
+
+@pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED)
+                                    if len(c.kernel.stores) == 6 and c.kernel.scheme == "fp16x3"])
+def test_small_variances_beside_large_means(number, libraries):
+    """Of the values that the kernel itself stored, so that their rounding is not in question."""
+    case = CHECKED[number][0]
+    domain = case.kernel.domain
+    inputs = case.inputs()
+    inputs[2] += 3e4
+    inputs[3] += torch.arange(inputs[3].numel()) % 97 / 40  # slabs differ in their means
+    found = run(*libraries[number], inputs)[0]
+    stored = found[0].double().reshape(*domain[:3], -1)
+    assert stored.mean() > 1e4 * stored.std(-1).max() / 4
+    torch.testing.assert_close(found[3].double().reshape(domain[:3]), stored.mean(-1), rtol=2.0**-23, atol=0)
+    torch.testing.assert_close(found[4].double().reshape(domain[:3]), stored.var(-1, correction=0), rtol=1e-6, atol=0)
+
+
+def test_equal_values_have_no_variance(libraries):
+    case = CHECKED[1][0]
+    inputs = case.inputs()
+    inputs[1] *= 0
+    found = run(*libraries[1], inputs)[0]
+    assert all(not x.any() for x in (found[0], found[2]))
+
+
+@pytest.mark.parametrize("columns", range(8, 129, 8))
+@pytest.mark.parametrize("phases", [1, 2])
+def test_threads_of_a_column_read_each_position_once_and_no_bank_twice(columns, phases):
+    if columns * phases > 128:
+        return
+    made = epilogue(Geometry(moments(APART).kernel, replace(WGMMA, columns=columns, parities=phases)), "k")
+    text = made.definitions[made.definitions.index("k_slab("):]
+    share = int(found[1]) if (found := re.search(r"lane = thread % (\d+);", text)) else 1
+    steps, at = re.search(r"i < (\d+); \+\+i\) {\s+const int at = ([^;]+);", text).groups()
+    assert columns * share <= 128 < 2 * columns * share
+    for i in range(int(steps)):
+        places = [eval(at.replace("/", "//"), {"i": i, "lane": t % share}) + t // share * made.column_stride
+                  for t in range(columns * share)]
+        for first in range(0, len(places) - 7, 8):
+            assert len({place % 32 // 4 for place in places[first:first + 8]}) == 8
+    read = sorted(eval(at.replace("/", "//"), {"i": i, "lane": lane})
+                  for i in range(int(steps)) for lane in range(share))
+    assert read == list(range(0, 64 * phases, 4))
+
+
+SMALL = convolution(4, 1, 8, 16, (6, 5), (3, 3), padding=1)  # 56 rows for each n
+PLAIN = moments(IMAGE).kernel
+STORE = PLAIN.stores[1]
+
+
+@pytest.mark.parametrize("kernel, tiling, words", [
+    (replace(PLAIN, scheme="float32"), None, "float32"), (moments(SMALL).kernel, WGMMA, "fewer than 64 rows"),
+    (moments(SMALL).kernel, None, "no tiling"), (moments(matmul(300, 40, 36)).kernel, MMA, "fewer than 64 rows"),
+    (channels_last(moments(IMAGE)).kernel, WGMMA, "neighbours"),
+    (channels_last(moments(IMAGE)).kernel, MMA, "neighbours"),
+    (channels_last(moments(APART)).kernel, replace(WGMMA, parities=2), "neighbours"),
+    (replace(PLAIN, totals=(Reduction("logsumexp", SUM),)), WGMMA, "no totals but"),
+    (replace(PLAIN, totals=(Reduction("moments", Reduced(1)),)), WGMMA, "no totals but"),
+    (replace(PLAIN, pools=(Reduction("max", SUM),), pool_size=2), WGMMA, "beside"),
+    (replace(PLAIN, reductions=(Reduction("max", SUM),)), WGMMA, "beside"),
+    (every(LINE).kernel, replace(MMA, rows=256, columns=128), "bytes of shared memory"),
+    (seven(LINE).kernel, replace(WGMMA, columns=128, split_k=2), "bytes of a slab"),
+    (replace(PLAIN, axes=(replace(PLAIN.axes[0], out_size=0), PLAIN.axes[1])), WGMMA, "no positions"),
+    (replace(PLAIN, stores=(replace(STORE, index=PLAIN.stores[0].index),)), WGMMA, "differ from position"),
+    (replace(PLAIN, stores=(replace(STORE, expression=Apply("add", (Reduced(1), SUM))),)), WGMMA, "differ"),
+    (replace(PLAIN, stores=(replace(STORE, expression=Apply("add", (Reduced(1), Load(0, PLAIN.stores[0].index)))),)),
+     WGMMA, "differ"),
+])
+def test_what_has_no_totals_is_refused(kernel, tiling, words):
+    with pytest.raises(ValueError, match=words):
+        generate(replace(kernel, tiling=tiling), "k")
+
+
+@pytest.mark.parametrize("core", ["wgmma", "mma"])
+@pytest.mark.parametrize("case", [
+    every(IMAGE), every(ODD), average(LINE), moments(APART),
+    every(convolution(128, 1, 64, 128, (56, 56), (3, 3), padding=1)),
+    every(convolution(128, 1, 64, 128, (56, 56), (3, 3), padding=1, scheme="fp16"), ordinary=False),
+    average(convolution(16, 1, 256, 512, (14, 14), (3, 3), padding=1)),
+    every(convolution(64, 1, 64, 64, (64, 64), (4, 4), stride=2, padding=1, transposed=True))], ids=lambda c: c.name)
+def test_tilings_fit(case, core):
+    found = tilings(case.kernel, core)
+    assert found and len(set(found)) == len(found)
+    for tiling in found:
+        generate(replace(case.kernel, tiling=tiling), "k")
+    assert (core == "wgmma" and case.kernel.axes[-1].out_stride == 2) == any(t.parities == 2 for t in found)
+    assert not tilings(moments(SMALL).kernel, core)
+
+
+@pytest.mark.parametrize("core", ["wgmma", "mma"])
+def test_tilings_have_room_for_many_totals(core):
+    """Also in the kernel that adds parts of the steps, of few rows and many channels."""
+    case = convolution(1, 1, 4096, 128, (8, 8), (3, 3), padding=1)
+    assert core == "mma" or any(t.split_k > 1 and t.columns == 128 for t in tilings(moments(case).kernel, core))
+    found = tilings(seven(case).kernel, core)
+    assert found
+    for tiling in found:
+        generate(replace(seven(case).kernel, tiling=tiling), "k")
+
+
+def test_a_slab_holds_the_values_of_each_distinct_expression():
+    one, two = (epilogue(Geometry(make(IMAGE).kernel, WGMMA), "k").floats for make in (moments, every))
+    assert (one, two) == (32 * 68 + 4, 2 * 32 * 68 + 4)
+    pairs = epilogue(Geometry(every(APART).kernel, replace(WGMMA, parities=2)), "k")
+    assert pairs.floats == 2 * 32 * 132 + 8
+    assert Layout(Geometry(every(IMAGE).kernel, WGMMA), two).shared_bytes <= 227 * 1024
+
+
+@needs_nvcc
+@pytest.mark.parametrize("core, architecture", [("wgmma", "90a"), ("mma", "80"), ("mma", "90a")])
+def test_compiles_without_trouble(core, architecture, tmp_path):
+    plane = convolution(128, 1, 64, 128, (56, 56), (3, 3), padding=1)
+    turned = convolution(64, 1, 64, 64, (64, 64), (4, 4), stride=2, padding=1, transposed=True, scheme="fp16")
+    kernels = [replace(case.kernel, tiling=tilings(case.kernel, core)[0])
+               for case in (every(plane), moments(turned), average(turned))]
+    if core == "wgmma":
+        kernels += [replace(moments(plane).kernel, tiling=tiling)
+                    for tiling in (replace(WGMMA, columns=128, split_k=2),
+                                   replace(WGMMA, rows=128, columns=128, depth=32, promote=4))]
+    said = check_compiles(kernels, architecture, tmp_path)
+    if core == "mma":  # blocks of 128 threads, of which several share a multiprocessor and its barriers
+        assert "used 1 barriers" in said and "used 16 barriers" not in said
+
+
+def test_more_rows_than_an_int_counts_compile():
+    many = convolution(2**25, 1, 8, 8, (8, 8), (1, 1), scheme="native", dtype="float16")
+    chosen = [(moments(many), replace(WGMMA, columns=8)), (every(many), replace(MMA, promote=0)),
+              (many, replace(WGMMA, columns=8)),
+              (moments(convolution(1, 1, 8, 8, (2**14, 2**15), (1, 1))), replace(WGMMA, columns=8))]  # of one n
+    sources = [generated(case.kernel, tiling, f"k{n}") for n, (case, tiling) in enumerate(chosen)]
+    assert all("const long long row = first_row" in source.text for source in sources[:3])
+    assert "const long long first = (long long)(block" in sources[3].text
+    assert len(compiled(sources, sanitize=False)) == 4
+
+
+def test_words_say_what_is_reduced():
+    kernel = every(GROUPS).kernel
+    said = meaning(KernelStep("k", kernel, (), (), ()))
+    assert "sum, max, moments, min over the 72 positions of each channel" in said
+    assert "positions of each channel" not in meaning(KernelStep("k", GROUPS.kernel, (), (), ()))
+
+
+@on_hopper
+def test_on_the_device(tmp_path):
+    check_on_the_device(CHECKED, tmp_path,
+                        lambda case, found: check(case, case.inputs(), found))
