@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution
-from contraction_tools import all_generated, check_thread_order, compiled, run
-from test_pool import pooled
-from test_reduce_channels import reducing
+from contraction_tools import all_generated, compiled, run
+from gemm_epilogues import pooled, reducing
+from gemm_matrix import Matrix, built, name_of
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.problem import Geometry
@@ -63,26 +64,25 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{case.name}-{number}" for number, (case, _) in enumerate(CHECKED)])
-def test_each_entry_has_its_own(number, libraries):
-    case, tiling = CHECKED[number]
-    assert "first_n" in libraries[number][1].text
-    assert epilogue(Geometry(case.kernel, tiling), "k").entry_rows >= tiling.rows
-    inputs = case.inputs()
+def check(case: ContractionCase, found: list[torch.Tensor], inputs: list[torch.Tensor] | None = None) -> None:
     bound = {"fp16x3": 2.0**-18, "fp16": 2.0**-8}[case.kernel.scheme]
-    for mine, expected in zip(run(*libraries[number], inputs)[0], case.expected(inputs), strict=True):
+    for mine, expected in zip(found, case.expected(inputs or case.inputs()), strict=True):
         assert (mine.double() - expected).abs().max() < bound * expected.abs().max()
 
 
-@pytest.mark.parametrize("order", ["reverse", "4711"])
-def test_any_order_of_threads(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED], libraries)
+class TestMatrix(Matrix):
+    entries = CHECKED
+    check = staticmethod(check)
+    orders = ("reverse", "4711")
+
+
+@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=[name_of(*entry) for entry in CHECKED])
+def test_each_entry_has_its_own(case, tiling):
+    (source,) = all_generated([(case, tiling)])
+    assert "first_n" in source.text and epilogue(Geometry(case.kernel, tiling), "k").entry_rows >= tiling.rows
 
 
 @pytest.mark.parametrize(("case", "tiling"), [

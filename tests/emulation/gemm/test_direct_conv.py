@@ -1,4 +1,5 @@
-"""Direct contractions in float32: emulated against float64, compiled for two architectures, and where they suit."""
+"""Core direct_conv: float32 multiply-adds, emulated against float64, compiled for two architectures, and where they
+suit."""
 
 from __future__ import annotations
 

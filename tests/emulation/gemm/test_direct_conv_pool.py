@@ -1,4 +1,4 @@
-"""Pools of sums by float32 multiply-adds, under the CPU emulation, against float64; compiled; refused."""
+"""Core direct_conv, epilogue pool: against float64; compiled; refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution
 from contraction_tools import on_hopper
+from gemm_epilogues import lined, of_lines, pooled, with_much
+from gemm_matrix import check_on_the_device
 from test_direct_conv import build, run
-from test_pool import lined, of_lines, pooled, with_much
-from test_sm90 import check_on_the_device
 from torch.nn import functional
 
 from kernelwright.codegen.cuda.direct_conv.generate import schedules, suits

@@ -9,7 +9,7 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, run
-from test_reduce_positions import totalled
+from gemm_epilogues import totalled
 
 from kernelwright.codegen.cuda.gemm import points
 from kernelwright.codegen.cuda.gemm.generate import generate

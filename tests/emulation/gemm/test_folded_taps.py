@@ -1,4 +1,5 @@
-"""Neighbouring taps of a line as channels of one: the same sums in float64, and kernels under the CPU emulation."""
+"""Folded taps, neighbours of a line as channels of one: the same sums in float64, and kernels of the cores sm90 and
+sm80."""
 
 from __future__ import annotations
 
@@ -7,20 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    guessed_scales,
-    on_hopper,
-    run,
-    tilings_of_rows,
-)
+from contraction_tools import all_generated, compiled, guessed_scales, run, tilings_of_rows
+from gemm_matrix import Matrix, built, check_images, one_in
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plan_tools import Of, contractions
 from test_contractions_twice_tune import captured
-from test_sm90 import check, check_on_the_device
 from torch import nn
 
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -78,10 +71,17 @@ CHECKED += [(CASES[1], replace(PAIRS, folded_taps=2, converts_left=True)),
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
+
+
+class TestMatrix(Matrix):
+    """What is not finite meets the taps that it meets, and none that stand behind the window."""
+
+    entries = CHECKED
+    orders = ("reverse",)
+    in_orders = one_in(3)
+    not_finite = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"][::2]
+    on_device = [n for n, (_, tiling) in enumerate(CHECKED) if tiling.core == "wgmma"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -110,29 +110,6 @@ def test_the_same_sums(data):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}j{t.folded_taps}" for c, t in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
-
-
-def test_thread_order_changes_nothing(libraries):
-    check_thread_order("reverse", [case for case, _ in CHECKED[::3]], libraries[::3])
-
-
-@pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED) if c.kernel.scheme != "native"][::2])
-def test_what_is_not_finite(number, libraries):
-    """It meets the taps that it meets, and none that stand behind the window."""
-    case, _ = CHECKED[number]
-    for value in (float("inf"), float("nan")):
-        inputs = case.inputs()
-        inputs[0].view(-1)[inputs[0].numel() // 2] = value
-        found, expected = run(*libraries[number], inputs)[0][0], case.expected(inputs)[0].float()
-        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
-        assert expected.isfinite().any() and not expected.isfinite().all()
-
-
 def test_scales_that_were_guessed():
     """A channel of a tap finds the same greatest magnitude as x does."""
     case, tiling = CHECKED[3]
@@ -141,10 +118,7 @@ def test_scales_that_were_guessed():
     with guessed_scales():
         (library,) = compiled(all_generated([(case, tiling)]))
     (found,), _ = run(*library, inputs)
-    expected = case.expected(inputs)[0]
-    batch = case.kernel.batch
-    for image, right in zip(found.double().reshape(batch, -1), expected.reshape(batch, -1), strict=True):
-        assert (image - right).square().mean().sqrt() <= 2.0**-21 * right.square().mean().sqrt()
+    check_images(case, inputs, found, 2.0**-21)
 
 
 def test_what_is_joined():
@@ -225,8 +199,3 @@ def test_x_and_w_themselves_are_read_again():
     exact = text[text.index("k_exact("):]
     assert "k_own_left(" in exact and "k_own_right(" in exact
     assert "k_own_left(" not in generate(replace(CASES[0].kernel, tiling=PAIRS), "k").definition
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device([entry for entry in CHECKED if entry[1].core == "wgmma"], tmp_path)

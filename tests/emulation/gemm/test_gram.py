@@ -1,4 +1,4 @@
-"""Moments of sums from products of x with itself, under the CPU emulation, against sums in float64."""
+"""Statistics from products of x with itself (codegen/cuda/gram), against sums in float64."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, generated, on_hopper, run
-from test_reduce_positions import SUM, totalled
-from test_sm90 import check_on_the_device
+from contraction_tools import compiled, generated, run
+from gemm_epilogues import SUM, totalled
+from gemm_matrix import Matrix, built
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gram import generate as gram
@@ -67,12 +67,6 @@ CASES = [affine(IMAGE), moments(TALL), affine(GROUPS), moments(VOLUME), moments(
          moments(convolution(2, 1, 5, 12, (11, 13), (3, 3), padding=1, scheme="native", dtype="float16"))]
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each case."""
-    return compiled(all_generated([(case, None) for case in CASES]))
-
-
 def check(case: ContractionCase, found: list[torch.Tensor], inputs: list[torch.Tensor] | None = None) -> None:
     """What is stored is rounded to float32, after it has been in float64."""
     for mine, expected in zip(found, case.expected(inputs or case.inputs()), strict=True):
@@ -81,15 +75,14 @@ def check(case: ContractionCase, found: list[torch.Tensor], inputs: list[torch.T
         assert ((mine.double() - expected).abs() <= bound * expected.abs().max()).all()
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
-def test_agrees_with_float64(number, libraries):
-    check(CASES[number], run(*libraries[number], CASES[number].inputs())[0])
+CHECKED = [(case, None) for case in CASES]
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("order", ["reverse", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    chosen = [0, 1, 3, 9]
-    check_thread_order(order, [CASES[n] for n in chosen], [libraries[n] for n in chosen])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    check = staticmethod(check)
+    in_orders = [0, 1, 3, 9]
 
 
 @pytest.mark.parametrize("number", [0, 1, 5])
@@ -255,8 +248,3 @@ def test_no_totals_of_nothing():
 @needs_nvcc
 def test_compiles(tmp_path):
     check_compiles([case.kernel for case in CASES], "90a", tmp_path, spilled=16)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device([(case, None) for case in CASES], tmp_path, check)

@@ -1,4 +1,4 @@
-"""What walks over channels leave in a slab, and quotients by a position's number, against NumPy."""
+"""Epilogue reduce_channels: what stays in a subtile between passes over channels, and quotients, against NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 from contraction_cases import convolution, two_phase_cases
-from test_reduce_channels import BIASED, call, normed, reducing, softmax
+from gemm_epilogues import BIASED, call, normed, reducing, softmax
 
 from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.gemm.epilogue.kept_values import SUM, kept, put, reads

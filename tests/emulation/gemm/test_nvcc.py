@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from compile_tools import check_compiles, needs_nvcc, troubles
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from test_reduce_channels import softmax
+from gemm_epilogues import softmax
 
 from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling

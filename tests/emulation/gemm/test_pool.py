@@ -1,19 +1,17 @@
-"""Contractions that pool neighbouring positions, under the CPU emulation, against float64; compiled; refused."""
+"""Epilogue pool through subtiles, of the cores sm90 and sm80: against float64; compiled; refused."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import inf, nan, prod
 
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases
-from contraction_tools import all_generated, check_thread_order, compiled, generated, guessed_scales, on_hopper, run
-from test_reduce_channels import channels_last, softmax
-from test_sm90 import check_on_the_device
-from test_store import EDITS
+from contraction_tools import run
+from gemm_epilogues import call, channels_last, lined, of_lines, pooled, softmax, with_much
+from gemm_matrix import GuessedScales, Matrix, bounds, built, name_of, one_in
 from torch.nn import functional
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, holds, subtile_columns
@@ -22,67 +20,15 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
-from kernelwright.plan.contraction.record import Contraction, in_groups
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store
-from kernelwright.plan.reading.access import strides_of
+from kernelwright.plan.contraction.record import Contraction
+from kernelwright.plan.expressions import Reduced
+from kernelwright.plan.kernels import Reduction
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
 MMA = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
 RAW = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)
 BOTH = replace(WGMMA, parities=2)
-HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-
-def call(function: str, *arguments: Expression) -> Apply:
-    return Apply(function, arguments)
-
-
-def pooled(case: ContractionCase, size: int, kind: str = "max", **changes) -> ContractionCase:
-    """The case with a pool of its sums in place of them."""
-    kernel = replace(case.kernel, pools=(Reduction(kind, Reduced(0)),), pool_size=size)
-    kernel = replace(kernel, stores=(Store(0, Index(strides_of(kernel.pooled_domain)), Reduced(1)),), **changes)
-    return ContractionCase(f"{case.name}_{kind}{size}", kernel, case.shapes)
-
-
-def lined(case: ContractionCase) -> ContractionCase:
-    """The case with the axis before the last one in pairs of lines, which are pooled together."""
-    *before, axis, last = case.kernel.axes
-    kernel = replace(case.kernel, axes=(*before, in_groups(axis), last), pool_lines=2)
-    return ContractionCase(f"{case.name}_lines", kernel, case.shapes)
-
-
-def of_lines(case: ContractionCase, planes: int = 1) -> ContractionCase:
-    """The case with windows of two lines, and of so many planes, along axes that have two output phases."""
-    kernel = replace(case.kernel, pool_lines=2, pool_planes=planes)
-    return ContractionCase(f"{case.name}_{'planes' if planes > 1 else 'lines'}", kernel, case.shapes)
-
-
-def with_much(case: ContractionCase, size: int) -> ContractionCase:
-    """The case with three pools, which load a value of each column, position, place along the last axis, and the one
-    behind that, where there is one; and three stores of several types and orders, which load values of each window and
-    column."""
-    kernel = replace(case.kernel, pool_size=size)
-    domain, windows = kernel.domain, kernel.pooled_domain
-    rest = [0] * len(kernel.axes)
-    whole, place = Index(strides_of(domain)), Index(strides_of(windows))
-    bias, own = (Load(number, Index((0, kernel.out_channels, 1, *rest))) for number in (2, 6))
-    line = Load(4, Index((0, 0, 0, *rest[1:], 1)))
-    behind = Load(3, Index(whole.strides, 1), (Guard(Index((0, 0, 0, *rest[1:], 1), 1), domain[-1]),), 1.0)
-    value = call("relu", call("add", Reduced(0), bias))
-    pools = (Reduction("max", call("add", call("mul", value, Constant(2.0)), Load(3, whole))),
-             Reduction("sum", call("mul", Reduced(0), line)),
-             Reduction("min", call("add", Reduced(0), behind)))
-    turned = Index(tuple(reversed(strides_of(tuple(reversed(windows))))))
-    stores = (Store(0, place, call("add", Reduced(1), Load(5, place))), Store(1, turned, call("mul", Reduced(2), own)),
-              Store(2, place, call("maximum", Reduced(3), Reduced(1))))
-    columns = (kernel.groups * kernel.out_channels,)
-    return ContractionCase(f"{case.name}_much{size}", replace(
-        kernel, pools=pools, stores=stores, input_dtypes=(*kernel.input_dtypes, *("float32",) * 5),
-        output_dtypes=("float32", "bfloat16", "float16")),
-        (*case.shapes, columns, (prod(domain) + 1,), (domain[-1],), (prod(windows),), columns))
 
 
 LINE = convolution(2, 1, 5, 12, (17,), (3,), padding=1)  # odd outputs
@@ -135,38 +81,27 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
         (convolution(2, 1, 8, 24, (6, 18), (3, 3), padding=1, scheme="fp16"), 2, replace(BOTH, promote=0)),
         (convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2, replace(BOTH, promote=0)))),
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}t{t.pingpong}x{t.split_k}p{t.parities}"
-         for c, t in CHECKED]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-def bounds(kernel: Contraction, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What rounding of operands and sums may come to in each output: the greatest of a window counts."""
-    most = tuple(replace(pool, kind="max" if pool.kind == "min" else pool.kind) for pool in kernel.pools)
-    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10, "native": 2.0**-8}[kernel.scheme]
-    sizes = evaluate_contraction(replace(kernel, pools=most), [x.abs() for x in inputs])
-    return [(bound + 2 * HALF[dtype]) * size.abs() + 1e-30
-            for size, dtype in zip(sizes, kernel.output_dtypes, strict=True)]
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(3)
+    not_finite = weight_not_finite = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"]
+    of_magnitudes = [0, 1, 2, 4, 5, 29, 30, 31]
+    magnitudes = ((1e-35, 1e30), (1e34, 1e-33), (1e25, 1e-40), (1e-42, 1e36), (1e18, 1e18))
 
 
-def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
-    inputs = case.inputs()
-    for mine, expected, bound in zip(found, case.expected(inputs), bounds(case.kernel, inputs), strict=True):
-        assert mine.shape == expected.shape and expected.isfinite().all()
-        assert ((mine.double() - expected).abs() <= bound).all()
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    check(CHECKED[number][0], run(*libraries[number], CHECKED[number][0].inputs())[0])
+class TestGuessedScales(GuessedScales):
+    entries = [(pooled(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), 2), WGMMA),
+               (pooled(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, transposed=True), 4), BOTH)]
+    bound = 2.0**-20
 
 
 def test_agrees_with_pytorchs_pools(libraries):
@@ -185,43 +120,6 @@ def test_lines_agree_with_pytorchs_pools(libraries):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
-
-
-@pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED) if c.kernel.scheme != "native"],
-                         ids=lambda n: NAMES[n])
-def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    x, w = inputs[0].view(-1), inputs[1].view(-1)
-    x[3], w[2], w[-3] = nan, -inf, 0.0
-    if case.kernel.batch > 1:
-        x[-1] = inf
-    sizes = bounds(case.kernel, [x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for x in inputs])
-    some = 0
-    for found, right, bound in zip(run(*libraries[number], inputs)[0], case.expected(inputs), sizes, strict=True):
-        finite = right.isfinite()
-        some += int((~finite).sum())
-        assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
-        assert ((found.double() - right).abs() <= bound)[finite].all()
-    assert some
-
-
-@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e34, 1e-33), (1e25, 1e-40), (1e-42, 1e36), (1e18, 1e18)])
-@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 29, 30, 31])
-def test_every_magnitude_comes_through(number, left, right, libraries):
-    """Products in the range of float32, of operands anywhere in it."""
-    case = CHECKED[number][0]
-    assert case.kernel.pools[0].expression == Reduced(0)
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs = [inputs[0] * left, inputs[1] * right]
-    (found,), (expected,) = run(*libraries[number], inputs)[0], case.expected(inputs)
-    scale = expected.square().mean().sqrt()
-    assert (found.double() - expected).square().mean().sqrt() < 2.0**-20 * scale + 2.0**-148
-
-
 def test_images_of_any_magnitude_stand_side_by_side(libraries):
     """Rows whose scale is usual, and others, in one slab."""
     for number in (0, 4, 29, 30):
@@ -233,32 +131,6 @@ def test_images_of_any_magnitude_stand_side_by_side(libraries):
         (found,), (expected,) = run(*libraries[number], inputs)[0], case.expected(inputs)
         assert ((found.double() - expected).abs() <= bounds(case.kernel, inputs)[0]).all()
         assert expected.abs().max() > 1e25
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """Kernels whose scales of x are guessed from a part of its elements."""
-    chosen = [(pooled(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), 2), WGMMA),
-              (pooled(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, transposed=True), 4), BOTH)]
-    with guessed_scales():
-        sources = [generated(case.kernel, tiling, f"guessing{n}") for n, (case, tiling) in enumerate(chosen)]
-    assert all("fabsf(scale_of_row)" in one.text for one in sources)
-    return list(zip([case for case, _ in chosen], compiled(sources), strict=True))
-
-
-@pytest.mark.parametrize("name", EDITS)
-@pytest.mark.parametrize("number", [0, 1])
-def test_guessed_scales_are_mended(number, name, guessing):
-    case, library = guessing[number]
-    inputs = case.inputs()
-    EDITS[name][0](inputs[0])
-    (found,), (expected,) = run(*library, inputs)[0], case.expected(inputs)
-    finite = expected.isfinite()
-    assert bool(finite.all()) == (name != "nan")
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
-    for image, right in zip(found.double().chunk(2), expected.chunk(2), strict=True):
-        kept = right.isfinite()
-        assert (image - right)[kept].square().mean().sqrt() <= 2.0**-20 * right[kept].square().mean().sqrt()
 
 
 @pytest.mark.parametrize("case", [LINE, STRIDED, DILATED, VOLUME, LONG, TWO[0], TWO[4], TWO[9]], ids=lambda c: c.name)
@@ -291,7 +163,7 @@ def test_lines_share_their_rows(case):
     assert kernel.multiply_adds == case.kernel.multiply_adds
 
 
-@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=NAMES)
+@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=[name_of(*entry) for entry in CHECKED])
 def test_slabs_are_read_in_vectors(case, tiling):
     """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
@@ -435,8 +307,3 @@ def test_lines_compile(channels, scheme, tmp_path):
     """All tilings that are proposed; two of them that bring x themselves spill a few registers."""
     kernel = pooled(lined(convolution(32, 1, channels, 128, (64, 64), (3, 3), padding=1, scheme=scheme)), 2).kernel
     check_compiles([replace(kernel, tiling=tiling) for tiling in tilings(kernel, "wgmma")], "90a", tmp_path, spilled=36)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path, check)

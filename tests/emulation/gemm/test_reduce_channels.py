@@ -1,4 +1,4 @@
-"""Contractions that reduce their output channels, under the CPU emulation, against PyTorch in float64."""
+"""Epilogue reduce_channels through subtiles, around a plain core: against PyTorch in float64."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import Source, build, check_thread_order, run, source, unit
+from gemm_epilogues import channels_last, normed, softmax
+from gemm_matrix import same_where_not_finite
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels import ReduceChannels
@@ -21,61 +23,8 @@ from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction, sums_of_products
 from kernelwright.plan.contraction.products import MOST_REDUCED
-from kernelwright.plan.expressions import Apply, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store
-from kernelwright.plan.reading.access import strides_of
 
 TILING = Tiling("wgmma", rows=64, columns=32, depth=16, stages=2)
-BIASED = Apply("add", (Reduced(0), Load(2, Index((0, 0, 1)))))
-
-
-def call(function: str, *arguments: Expression) -> Apply:
-    return Apply(function, arguments)
-
-
-def reducing(case: ContractionCase, reductions: tuple[Reduction, ...], stores: tuple[tuple[bool, Expression], ...]
-             ) -> ContractionCase:
-    """The case with a bias per channel, reductions, and stores that move along the channels or (False) do not."""
-    kernel = case.kernel
-    once = list(strides_of((*kernel.domain[:2], *kernel.domain[3:])))
-    once.insert(2, 0)
-    places = {True: kernel.stores[0].index, False: Index(tuple(once))}
-
-    def widened(node: Expression) -> Expression:
-        if isinstance(node, Load):
-            return replace(node, index=Index((*node.index.strides, *[0] * len(kernel.axes))))
-        return Apply(node.function, tuple(map(widened, node.arguments))) if isinstance(node, Apply) else node
-
-    changed = replace(kernel, reductions=tuple(Reduction(r.kind, widened(r.expression)) for r in reductions),
-                      stores=tuple(Store(n, places[along], widened(value)) for n, (along, value) in enumerate(stores)),
-                      input_dtypes=(*kernel.input_dtypes, "float32"), output_dtypes=("float32",) * len(stores))
-    return ContractionCase("_".join([case.name, *(r.kind for r in reductions)]), changed,
-                           (*case.shapes, (kernel.out_channels,)))
-
-
-def softmax(case: ContractionCase) -> ContractionCase:
-    """Softmax of the biased sums, and the greatest of them."""
-    power = call("exp", call("sub", BIASED, Reduced(1)))
-    return reducing(case, (Reduction("max", BIASED), Reduction("sum", power)),
-                    ((True, call("div", power, Reduced(2))), (False, Reduced(1))))
-
-
-def normed(case: ContractionCase) -> ContractionCase:
-    """Biased sums less their mean, times what is near the inverse of their deviation; log-sum-exp and minimum."""
-    inverse = call("rsqrt", call("add", Reduced(1, 1), call("exp", Reduced(3))))
-    value = call("mul", call("sub", BIASED, Reduced(1)), inverse)
-    return reducing(case, (Reduction("moments", BIASED), Reduction("logsumexp", BIASED), Reduction("min", Reduced(0))),
-                    ((True, value), (False, call("add", Reduced(2), Reduced(3)))))
-
-
-def channels_last(case: ContractionCase) -> ContractionCase:
-    """The case with channels as neighbours in the results that have them."""
-    kernel = case.kernel
-    order = [0, *range(3, 3 + len(kernel.axes)), 1, 2]
-    strides = dict(zip(order, strides_of(tuple(kernel.domain[a] for a in order)), strict=True))
-    index = Index(tuple(strides[a] for a in range(len(order))))
-    stores = tuple(replace(s, index=index) if s.index.strides[2] else s for s in kernel.stores)
-    return replace(case, name=case.name + "_last", kernel=replace(kernel, stores=stores))
 
 
 IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)
@@ -99,8 +48,7 @@ def check(case: ContractionCase, inputs: list[torch.Tensor], built: Mapping[str,
     """Outputs against float64, as near as the sums are."""
     expected = evaluate_contraction(case.kernel, inputs)
     for found, right in zip(run(*built[case.name], inputs)[0], expected, strict=True):
-        finite = right.isfinite()
-        assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
+        finite = same_where_not_finite(found, right)
         scale = right[finite].abs() + (right[finite].square().mean().sqrt() if finite.any() else 0)
         assert bool(((found.double() - right)[finite].abs() <= 1e-5 * scale).all())
 

@@ -1,5 +1,4 @@
-"""Channels that are reduced in registers, of tiles of one output phase and of both, under the CPU emulation, against
-float64."""
+"""Epilogue reduce_channels direct from registers, of the core sm90, of one output parity and of both."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ from math import inf, nan
 import pytest
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
-from test_reduce_channels import BIASED, call, channels_last, normed, reducing, softmax
+from contraction_tools import run
+from gemm_epilogues import BIASED, alone, call, chained, channels_last, normed, placed, reducing, softmax
+from gemm_matrix import ALL, Matrix, built, check
 from test_reduce_channels_output_parity import CHECKED as PAIRS
-from test_reduce_channels_output_parity import PLANE, alone, chained, check, placed
-from test_sm90 import check_on_the_device
+from test_reduce_channels_output_parity import PLANE
 
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds
@@ -52,53 +51,24 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
      replace(ONE, columns=8, promote=0)),
     *((case, replace(tiling, from_registers=True)) for case, tiling in PAIRS if folds(Geometry(case.kernel, tiling))),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}t{t.pingpong}" for c, t in CHECKED]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case, tiling = CHECKED[number]
-    assert folds(Geometry(case.kernel, tiling))
-    check(case, run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7")
+    not_finite = ALL
+    of_magnitudes = [0, 2, 4, 6]
+    magnitudes = ((1e-30, 1e30), (1e34, 1e-34), (1e25, 1e-25))
+    side_by_side = [0, 2, 4]
 
 
-@pytest.mark.parametrize("order", ["reverse", "7"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED], libraries)
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_nan_and_inf_stay_in_their_positions(number, libraries):
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf
-    check(case, run(*libraries[number], inputs)[0], inputs)
-
-
-@pytest.mark.parametrize("left, right", [(1e-30, 1e30), (1e34, 1e-34), (1e25, 1e-25)])
-@pytest.mark.parametrize("number", [0, 2, 4, 6])
-def test_unusual_scales(number, left, right, libraries):
-    case = CHECKED[number][0]
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs = [inputs[0] * left, inputs[1] * right, *inputs[2:]]
-    check(case, run(*libraries[number], inputs)[0], inputs)
-
-
-@pytest.mark.parametrize("number", [0, 2, 4])
-def test_images_of_any_magnitude_stand_side_by_side(number, libraries):
-    """Rows whose scale is usual, and others, in one slab."""
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    inputs[0][-1] *= 1e-30
-    check(case, run(*libraries[number], inputs)[0], inputs)
+def test_channels_are_reduced_in_registers():
+    assert all(folds(Geometry(case.kernel, tiling)) for case, tiling in CHECKED)
 
 
 @pytest.mark.parametrize("masked", [[0], [1, 2, 3, 19], list(range(20))])
@@ -178,8 +148,3 @@ def test_they_compile_without_spills_or_serialised_products(tmp_path):
                     if tiling.from_registers][:1]
     assert len(kernels) == 4
     check_compiles(kernels, "90a", tmp_path)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path, check)

@@ -1,19 +1,16 @@
-"""Tiles of both output phases of the last axis whose channels are reduced, under the CPU emulation, against float64."""
+"""Epilogue reduce_channels of the core sm90 where tiles have both output parities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, nan
 
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, few_channel_cases, two_phase_cases
-from contraction_tools import all_generated, check_thread_order, compiled, generated, guessed_scales, on_hopper, run
-from test_reduce_channels import BIASED, call, channels_last, normed, reducing, softmax
-from test_sm90 import check_on_the_device
-from test_store import EDITS
+from contraction_tools import run
+from gemm_epilogues import alone, chained, channels_last, normed, placed, softmax
+from gemm_matrix import GuessedScales, Matrix, built, check, one_in
 from torch.nn import functional
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
@@ -22,50 +19,11 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction
 
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
 TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 ONCE = replace(BOTH, promote=0)
 PAIRED = replace(BOTH, columns=40, depth=8, stages=4)
-
-
-def chained(case: ContractionCase, dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")) -> ContractionCase:
-    """Chains before a minimum and a mean over channels, and behind them; sums and both stored besides, in three
-    types."""
-    value = call("add", call("mul", call("relu", BIASED), Constant(2.0)), Load(2, Index((0, 0, 1))))
-    found = reducing(case, (Reduction("min", value), Reduction("sum", call("mul", value, Reduced(1)))),
-                     ((True, call("sigmoid", call("sub", value, Reduced(1)))), (True, Reduced(0)),
-                      (False, call("tanh", call("mul", Reduced(2), Constant(0.01))))))
-    return replace(found, name=found.name + "_chained", kernel=replace(found.kernel, output_dtypes=dtypes))
-
-
-def alone(case: ContractionCase, kind: str) -> ContractionCase:
-    """One reduction of the sums, and nothing stored of each channel."""
-    value = call("add", Reduced(1), Reduced(1, 1)) if kind == "moments" else Reduced(1)
-    return reducing(case, (Reduction(kind, Reduced(0)),), ((False, call("mul", value, Constant(0.5))),))
-
-
-def placed(case: ContractionCase) -> ContractionCase:
-    """A softmax of sums to which a value of each position of the last axis is added, times one of each position."""
-    plain, last = softmax(case), len(case.kernel.domain) - 1
-    line = Load(3, Index((*[0] * last, 1)))
-    whole = Load(4, plain.kernel.stores[0].index)
-
-    def changed(node: Expression) -> Expression:
-        if isinstance(node, Apply):
-            arguments = tuple(changed(argument) for argument in node.arguments)
-            return Apply(node.function, arguments)
-        return call("mul", node, line) if node == Reduced(0) else node
-
-    kernel = plain.kernel
-    stores = tuple(replace(s, expression=changed(s.expression)) for s in kernel.stores)
-    stores = (replace(stores[0], expression=call("add", stores[0].expression, whole)), *stores[1:])
-    kernel = replace(kernel, stores=stores, input_dtypes=(*kernel.input_dtypes, "float32", "float32"),
-                     reductions=tuple(Reduction(r.kind, changed(r.expression)) for r in kernel.reductions))
-    size = 1 + sum(s * (d - 1) for s, d in zip(whole.index.strides, kernel.domain, strict=True))
-    return ContractionCase(plain.name + "_placed", kernel, (*plain.shapes, (kernel.domain[last],), (size,)))
 
 
 TWO = two_phase_cases()
@@ -101,37 +59,28 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (chained(convolution(2, 1, 8, 16, (7, 6), (4, 4), stride=2, padding=1, transposed=True, scheme="native",
                          dtype="float16")), replace(PAIRED, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"]
-HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-#: What rounding of operands may come to, of the size of what is stored.
-BOUND = {"fp16x3": 1e-5, "fp16": 1e-2, "native": 1e-4}
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-def check(case: ContractionCase, found: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] | None = None) -> None:
-    """Each output against float64, as near as the sums are; what is not finite is the same."""
-    inputs = case.inputs() if inputs is None else inputs
-    for mine, right, dtype in zip(found, case.expected(inputs), case.kernel.output_dtypes, strict=True):
-        finite = right.isfinite()
-        assert mine.shape == right.shape
-        assert torch.equal(mine.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
-        usual = right[finite].square().mean().sqrt() if finite.any() else 0.0
-        bound = (BOUND[case.kernel.scheme] + 2 * HALF[dtype]) * (right[finite].abs() + usual)
-        assert bool(((mine.double() - right)[finite].abs() <= bound).all())
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(3)
+    not_finite = SCALED
+    of_magnitudes = [n for n in SCALED if CHECKED[n][0].kernel.scheme == "fp16x3"][::3]
+    magnitudes = ((1e-30, 1e30), (1e34, 1e-34), (1e25, 1e-30))
+    side_by_side = [0, 2, 10, 16]
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    check(CHECKED[number][0], run(*libraries[number], CHECKED[number][0].inputs())[0])
+class TestGuessedScales(GuessedScales):
+    entries = [(alone(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, padding=1, transposed=True), "min"), BOTH)]
+    bound = 2.0**-20
 
 
 @pytest.mark.parametrize("number", [0, 3, 12, 18, 24])
@@ -157,67 +106,6 @@ def test_agrees_with_pytorch(libraries):
     torch.testing.assert_close(found[0].double().reshape(by_group.shape), by_group.softmax(2), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found[1].double().reshape(by_group.amax(2).shape), by_group.amax(2), rtol=1e-5,
                                atol=1e-5)
-
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
-
-
-@pytest.mark.parametrize("number", SCALED, ids=lambda n: NAMES[n])
-def test_nan_and_inf_stay_in_their_positions(number, libraries):
-    """Sums that meet what is not finite are computed again; those of other positions are as ever."""
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf
-    found, expected = run(*libraries[number], inputs)[0], case.expected(inputs)
-    assert any(not right.isfinite().all() for right in expected)
-    assert all(right.isfinite().any() for right in expected)
-    check(case, found, inputs)
-
-
-@pytest.mark.parametrize("left, right", [(1e-30, 1e30), (1e34, 1e-33), (1e25, 1e-40)])
-@pytest.mark.parametrize("number", [n for n in SCALED if CHECKED[n][0].kernel.scheme == "fp16x3"][::3],
-                         ids=lambda n: NAMES[n])
-def test_unusual_scales(number, left, right, libraries):
-    """Of operands whose products are as ever."""
-    case = CHECKED[number][0]
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs = [inputs[0] * left, inputs[1] * right * (1e10 if left == 1e25 else 0.1 if left == 1e34 else 1), *inputs[2:]]
-    check(case, run(*libraries[number], inputs)[0], inputs)
-
-
-def test_images_of_any_magnitude_stand_side_by_side(libraries):
-    """Rows whose scale is usual, and others, in one slab: sums are so small there that the bias alone is left."""
-    for number in (0, 2, 10, 16):
-        case = CHECKED[number][0]
-        inputs = case.inputs()
-        assert len(inputs[0]) > 1
-        inputs[0][-1] *= 1e-30
-        check(case, run(*libraries[number], inputs)[0], inputs)
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """A kernel whose scales of x are guessed from a part of its elements."""
-    case = alone(convolution(2, 1, 24, 9, (20, 20), (4, 4), stride=2, padding=1, transposed=True), "min")
-    with guessed_scales():
-        made = generated(case.kernel, BOTH, "guessing")
-    assert "fabsf(scale_of_row)" in made.text
-    return case, compiled([made])[0]
-
-
-@pytest.mark.parametrize("name", EDITS)
-def test_guessed_scales_are_mended(name, guessing):
-    case, library = guessing
-    inputs = case.inputs()
-    EDITS[name][0](inputs[0])
-    (found,), (expected,) = run(*library, inputs)[0], case.expected(inputs)
-    assert bool(expected.isfinite().all()) == (name != "nan")
-    for image, right in zip(found.double().chunk(2), expected.chunk(2), strict=True):
-        finite = right.isfinite()
-        assert bool(image[~finite].isnan().all())
-        assert (image - right)[finite].square().mean().sqrt() <= 2.0**-20 * right[finite].square().mean().sqrt()
 
 
 def test_a_slabs_accesses_meet_no_bank_conflict():
@@ -279,8 +167,3 @@ def test_they_compile_without_spills_or_serialised_products(tmp_path):
     kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma") if t.parities == 2))
                for case in chosen]
     check_compiles(kernels, "90a", tmp_path)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path, check)

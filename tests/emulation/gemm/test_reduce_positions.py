@@ -1,4 +1,4 @@
-"""Totals of positions in the epilogue of contractions on tensor cores, under the CPU emulation, against float64."""
+"""Epilogue reduce_positions through subtiles, of the cores sm90 and sm80: against float64; compiled; refused."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from math import inf, nan
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
-from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    generated,
-    guessed_scales,
-    on_hopper,
-    run,
-    wrong_scales,
-)
-from test_reduce_channels import channels_last
-from test_sm90 import check_on_the_device
+from contraction_cases import ContractionCase, convolution, matmul
+from contraction_tools import compiled, generated, run
+from gemm_epilogues import SUM, average, channels_last, every, moments, totalled
+from gemm_matrix import EDITS_OF_TOTALS, GuessedScales, Matrix, built, check, one_in
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -29,59 +20,13 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.describe import meaning
-from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced
-from kernelwright.plan.kernels import Reduction, Store
-from kernelwright.plan.reading.access import strides_of
+from kernelwright.plan.expressions import Apply, Constant, Load, Reduced
+from kernelwright.plan.kernels import Reduction
 from kernelwright.plan.records import KernelStep
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 MMA = Tiling("mma", rows=64, columns=64, depth=16, stages=2, promote=1)
-SUM = Reduced(0)
-RELU = Apply("relu", (SUM,))
-
-
-def totalled(case: ContractionCase, *totals: tuple[str, Expression], ordinary: bool = True) -> ContractionCase:
-    """The case with totals, each of which is stored; the first one is multiplied by a tensor's values at (n, g, o)
-    and added to those of another at (g, o). ``ordinary``: what the case stores stays."""
-    kernel = case.kernel
-    place = Index((*strides_of(kernel.domain[:3]), *[0] * len(kernel.axes)))
-    channel = Index((0, kernel.out_channels, 1, *[0] * len(kernel.axes)))
-    values = [Reduced(i, component) for i, (kind, _) in enumerate(totals, 1)
-              for component in range(1 + (kind == "moments"))]
-    first = len(kernel.input_dtypes)
-    values[0] = Apply("add", (Apply("mul", (values[0], Load(first, place))), Load(first + 1, channel)))
-    stores = list(kernel.stores) if ordinary else []
-    stores += [Store(len(stores) + n, place, value) for n, value in enumerate(values)]
-    changed = replace(kernel, totals=tuple(Reduction(*total) for total in totals), stores=tuple(stores),
-                      input_dtypes=(*kernel.input_dtypes, "float32", "float32"),
-                      output_dtypes=kernel.output_dtypes[:1] * len(stores))
-    shapes = (kernel.domain[:3], (kernel.groups, kernel.out_channels))
-    return ContractionCase("_".join([case.name, *(kind for kind, _ in totals), *["alone"] * (not ordinary)]), changed,
-                           (*case.shapes, *shapes))
-
-
-def biased(case: ContractionCase) -> tuple[ContractionCase, Expression]:
-    """The case with an epilogue, and what it stores."""
-    made = with_epilogue(case)
-    return made, made.kernel.stores[0].expression
-
-
-def every(case: ContractionCase, ordinary: bool = True) -> ContractionCase:
-    """All kinds of totals of two expressions, of which one is what is stored."""
-    made, value = biased(case)
-    return totalled(made, ("sum", SUM), ("max", value), ("moments", value), ("min", SUM), ordinary=ordinary)
-
-
-def average(case: ContractionCase) -> ContractionCase:
-    """A global average pool, and nothing else."""
-    return totalled(case, ("sum", RELU), ordinary=False)
-
-
-def moments(case: ContractionCase) -> ContractionCase:
-    """The statistics of an instance norm, beside what it is to normalise."""
-    return totalled(case, ("moments", SUM))
 
 
 def seven(case: ContractionCase) -> ContractionCase:
@@ -117,37 +62,19 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (every(convolution(2, 1, 16, 24, (11, 8), (3, 2), scheme="native", dtype="bfloat16")), replace(WGMMA, promote=0)),
     (moments(LINE), replace(MMA, rows=256, columns=128)),  # two teams
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}c{t.cluster}t{t.pingpong}s{t.split_k}p{t.parities}" for c, t in CHECKED]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-def check(case: ContractionCase, inputs: list[torch.Tensor], found: list[torch.Tensor], bound: float = 1e-5) -> None:
-    """Outputs are those of float64, NaN and infinities included, up to a part of the largest of each output."""
-    bound = {"fp16x3": bound, "fp16": 2e-3, "native": 2e-2}[case.kernel.scheme]
-    for mine, right in zip(found, evaluate_contraction(case.kernel, inputs), strict=True):
-        finite = right.isfinite()
-        assert torch.equal(mine.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
-        if finite.any():
-            assert (mine.double() - right)[finite].abs().max() <= bound * right[finite].abs().max() + 1e-44
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case = CHECKED[number][0]
-    check(case, case.inputs(), run(*libraries[number], case.inputs())[0])
-
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_no_order_of_threads_changes_a_bit(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(3)
+    of_magnitudes = [0, 1, 12, 14, 18]
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 5, 11, 13, 14, 17, 18, 20])
@@ -157,40 +84,18 @@ def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
     inputs[1] = inputs[1].abs()  # so that sums are infinite, a mean as well, and its variance NaN
     inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf  # of the first n, and of the last
     found = run(*libraries[number], inputs)[0]
-    check(case, inputs, found)
+    check(case, found, inputs)
     first = len(case.kernel.stores) - len(case.kernel.totals) - sum(t.kind == "moments" for t in case.kernel.totals)
     assert all(bool(x.isnan().any()) for x in found[first:])
     assert any(bool(x.isinf().any()) for x in found[first:])
     assert bool(found[first].isfinite().any()) == (case.kernel.batch * case.kernel.groups > 2)
 
 
-@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e25, 1e-40), (1e-42, 1e36)])
-@pytest.mark.parametrize("number", [0, 1, 12, 14, 18])
-def test_unusual_scales(number, left, right, libraries):
-    case = CHECKED[number][0]
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs[0] *= left
-    inputs[1] *= right
-    check(case, inputs, run(*libraries[number], inputs)[0])
+class TestGuessedScales(GuessedScales):
+    """What marks a row as wrongly guessed is no part of its scale."""
 
-
-@pytest.mark.parametrize("value", [0.0, 1e7, nan])
-def test_guessed_scales(value, guessing):
-    """An element that the search for scales does not look at: what marks its row is no part of the scale."""
-    case, library = guessing
-    inputs = case.inputs()
-    inputs[0].view(-1)[4000] = value
-    found, workspace = run(*library, inputs)
-    assert wrong_scales(library[1], workspace) == (value != 0)
-    check(case, inputs, found)
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """A kernel that guesses scales, as it would of more elements."""
-    case = every(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1))
-    with guessed_scales():
-        return case, compiled([generated(case.kernel, WGMMA, "guessing")])[0]
+    entries = [(every(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1)), WGMMA)]
+    edits = EDITS_OF_TOTALS
 
 
 @pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED)
@@ -332,9 +237,3 @@ def test_words_say_what_is_reduced():
     said = meaning(KernelStep("k", kernel, (), (), ()))
     assert "sum, max, moments, min over the 72 positions of each channel" in said
     assert "positions of each channel" not in meaning(KernelStep("k", GROUPS.kernel, (), (), ()))
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path,
-                        lambda case, found: check(case, case.inputs(), found))

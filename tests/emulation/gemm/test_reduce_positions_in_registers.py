@@ -1,4 +1,4 @@
-"""Totals that contractions on wgmma take from registers, under the CPU emulation, against float64."""
+"""Epilogue reduce_positions direct from registers, of the core sm90."""
 
 from __future__ import annotations
 
@@ -10,33 +10,10 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    generated,
-    guessed_scales,
-    on_hopper,
-    run,
-    tilings_of_rows,
-    wrong_scales,
-)
-from test_reduce_positions import (
-    APART,
-    GROUPS,
-    IMAGE,
-    LINE,
-    ODD,
-    SPARSE,
-    SUM,
-    VOLUME,
-    WGMMA,
-    average,
-    check,
-    every,
-    totalled,
-)
-from test_sm90 import check_on_the_device
+from contraction_tools import all_generated, compiled, generated, run, tilings_of_rows
+from gemm_epilogues import SUM, average, every, totalled
+from gemm_matrix import EDITS_OF_TOTALS, GuessedScales, Matrix, built, check, name_of, one_in
+from test_reduce_positions import APART, GROUPS, IMAGE, LINE, ODD, SPARSE, VOLUME, WGMMA
 
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import IN_BOUNDS
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
@@ -102,28 +79,23 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (average(SINGLE), replace(WGMMA, rows=128, promote=0, pingpong=2)), (alone(SINGLE), replace(WGMMA, promote=0)),
     (alone(HALVES), replace(WGMMA, promote=0)), (average(LINE), replace(WGMMA, rows=128, columns=128, stages=2)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}c{t.cluster}t{t.pingpong}p{t.parities}" for c, t in CHECKED]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme == "fp16x3"]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case = CHECKED[number][0]
-    check(case, case.inputs(), run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    """Tiles hold rows of several n, which are scaled each as ever."""
 
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_no_order_of_threads_changes_a_bit(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::2]], libraries[::2])
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(2)
+    of_magnitudes = [n for n in SCALED if "many" not in CHECKED[n][0].name]
+    side_by_side = SCALED
 
 
 @pytest.mark.parametrize("number", [n for n, (c, _) in enumerate(CHECKED) if c.kernel.groups == 1])
@@ -148,7 +120,7 @@ def test_positions_of_cells(number, libraries):
     assert (counts == prod(case.kernel.domain[3:])).all()
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[name_of(*entry) for entry in CHECKED])
 def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
     case = CHECKED[number][0]
     inputs = case.inputs()
@@ -157,50 +129,17 @@ def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
     found = run(*libraries[number], inputs)[0]
     if case.kernel.scheme == "fp16":
         case = replace(case, kernel=replace(case.kernel, scheme="native"))  # the last n's finite values are few
-    check(case, inputs, found)
+    check(case, found, inputs)
     assert any(bool(x.isnan().any()) for x in found)
     if len(found) > 1:
         assert any(bool(x.isinf().any()) for x in found) and any(bool(x.isfinite().any()) for x in found)
 
 
-@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e25, 1e-40), (1e-42, 1e36)])
-@pytest.mark.parametrize("number", [n for n in SCALED if "many" not in NAMES[n]])
-def test_unusual_scales(number, left, right, libraries):
-    case = CHECKED[number][0]
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs[0] *= left
-    inputs[1] *= right
-    check(case, inputs, run(*libraries[number], inputs)[0])
+class TestGuessedScales(GuessedScales):
+    """What marks a row as wrongly guessed is no part of its scale."""
 
-
-@pytest.mark.parametrize("number", SCALED)
-def test_scales_of_one_n_are_not_usual(number, libraries):
-    """The others are scaled as ever, in tiles that hold rows of both."""
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    inputs[0][1] *= 1e-30
-    check(case, inputs, run(*libraries[number], inputs)[0])
-    inputs[0][1, 0].view(-1)[5] = inf
-    check(case, inputs, run(*libraries[number], inputs)[0])
-
-
-@pytest.mark.parametrize("value", [0.0, 1e7, nan])
-def test_guessed_scales(value, guessing):
-    """An element that the search for scales does not look at: what marks its row is no part of the scale."""
-    case, library = guessing
-    inputs = case.inputs()
-    inputs[0].view(-1)[4000] = value
-    found, workspace = run(*library, inputs)
-    assert wrong_scales(library[1], workspace) == (value != 0)
-    check(case, inputs, found)
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """A kernel that guesses scales, as it would of more elements."""
-    case = alone(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1))
-    with guessed_scales():
-        return case, compiled([generated(case.kernel, WGMMA, "guessing")])[0]
+    entries = [(alone(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1)), WGMMA)]
+    edits = EDITS_OF_TOTALS
 
 
 STORED = [n for n, (case, _) in enumerate(CHECKED) if case.name.endswith("_min_alone") and n in SCALED][::2]
@@ -237,7 +176,7 @@ def test_small_variances_beside_large_means(number, libraries, stored):
 
 def test_large_values_have_a_mean(libraries):
     """Their sum is no float."""
-    number = next(n for n in SCALED if "moments" in NAMES[n] and "many" in NAMES[n])
+    number = next(n for n in SCALED if "many" in CHECKED[n][0].name)
     case = CHECKED[number][0]
     inputs = [torch.zeros_like(x) for x in case.inputs()]
     inputs[2] += 3e38
@@ -336,8 +275,3 @@ def test_more_rows_than_an_int_counts_compile():
     assert "const long long row = first_row" not in sources[1].text
     assert "const long long begin = first_row" in sources[0].text
     assert len(compiled(sources, sanitize=False)) == 2
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path, lambda case, found: check(case, case.inputs(), found))

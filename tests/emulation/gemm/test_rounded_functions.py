@@ -12,9 +12,7 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, run
-from test_reduce_channels import BIASED, reducing, softmax
-from test_reduce_positions import totalled
-from test_store_overlapped import overlapping
+from gemm_epilogues import BIASED, overlapping, reducing, softmax, totalled
 
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math_rounded import ROUNDED, of_rounded

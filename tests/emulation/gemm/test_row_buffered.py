@@ -1,4 +1,4 @@
-"""Convolutions that go down strips of lines, under the CPU emulation, against sums in float64."""
+"""Core row_buffered: blocks go down strips of lines. Stores, reductions over positions and pools, against float64."""
 
 from __future__ import annotations
 
@@ -9,20 +9,9 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    generated,
-    guessed_scales,
-    on_hopper,
-    run,
-    wrong_scales,
-)
-from test_pool import check as check_pools
-from test_pool import lined, pooled, with_much
-from test_reduce_positions import every, moments
-from test_sm90 import check, check_on_the_device
+from contraction_tools import compiled, generated, guessed_scales, run, wrong_scales
+from gemm_epilogues import every, lined, moments, pooled, with_much
+from gemm_matrix import Matrix, built, check_sums
 
 from kernelwright.codegen.cuda.gemm.generate import generate, tilings
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import compensation
@@ -91,42 +80,14 @@ POOLS.append((much(SKIPPING, 4), tiling(SKIPPING, 16, slots=12)))
 POOLS += [(pooled(FEW, 2, "max"), tiling(FEW, columns=32)), (much(VOLUME, 4), tiling(VOLUME, 8, columns=16, slots=9))]
 
 
-@pytest.fixture(scope="module")
-def pooling():
-    return compiled(all_generated(POOLS))
+CHECKED = [*CASES, *POOLS]
+libraries = built(CHECKED)
 
 
-def test_pools_against_float64(pooling):
-    for (case, _), library in zip(POOLS, pooling, strict=True):
-        check_pools(case, run(*library, case.inputs())[0])
-
-
-def test_the_order_of_threads_changes_no_pool(pooling):
-    check_thread_order("reverse", [case for case, _ in POOLS], pooling)
-
-
-@on_hopper
-def test_pools_on_the_device(tmp_path):
-    check_on_the_device(POOLS, tmp_path, check_pools)
-
-
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CASES))
-
-
-def test_against_float64(libraries):
-    for (case, _), library in zip(CASES, libraries, strict=True):
-        check(case, run(*library, case.inputs())[0])
-
-
-def test_the_order_of_threads_changes_nothing(libraries):
-    check_thread_order("reverse", [case for case, _ in CASES], libraries)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CASES, tmp_path)
+class TestMatrix(Matrix):
+    entries = CHECKED
+    check = staticmethod(check_sums)  # of totals as well
+    orders = ("reverse",)
 
 
 def proposed(kernel: Contraction) -> list[Tiling]:
@@ -188,7 +149,7 @@ def test_a_team_of_several_windows_has_all_their_lines_at_once():
     with pytest.raises(ValueError, match="no strips whose ring"):
         generate(replace(case.kernel, tiling=tiling(case, 24, 2, 4)), "k")
     (built,) = compiled([generated(case.kernel, tiling(case, 24, 2, 5), "k0")])
-    check_pools(case, run(*built, case.inputs())[0])
+    check_sums(case, run(*built, case.inputs())[0])
 
 
 LEFT = convolution(2, 1, 8, 12, (9, 10), (3, 3))
@@ -261,11 +222,6 @@ def test_guesses_that_were_wrong_are_mended():
     (mine,), (expected,) = run(*built, [x, w])[0], case.expected([x, w])
     mine, expected = (t.reshape(3, -1).double() for t in (mine, expected))
     assert ((mine - expected).abs() <= 1e-5 * expected.abs().amax(dim=1, keepdim=True)).all()
-
-
-def test_the_same_text_each_time():
-    kernel = replace(CASES[0][0].kernel, tiling=CASES[0][1])
-    assert generate(kernel, "k").definition == generate(kernel, "k").definition
 
 
 def test_words():

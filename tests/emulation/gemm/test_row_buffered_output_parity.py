@@ -1,4 +1,4 @@
-"""Transposed convolutions that go down strips of lines, under the CPU emulation, against sums in float64."""
+"""Core row_buffered of transposed convolutions, whose rows are output parities as well."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import convolution, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, generated, on_hopper, run
-from test_reduce_positions import every
+from contraction_tools import compiled, generated, run
+from gemm_epilogues import every
+from gemm_matrix import Matrix, built, check_sums
 from test_row_buffered import proposed, tiling
-from test_sm90 import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
@@ -39,27 +39,15 @@ CASES = [(with_epilogue(FOURS), tiling(FOURS, columns=16)), (with_epilogue(THREE
          (with_epilogue(POSITIONS), tiling(POSITIONS, columns=32)), (VOLUME, tiling(VOLUME, columns=8, slots=12)),
          (POSITIONS, tiling(POSITIONS, 8, 3, columns=16)), (every(LINES), tiling(LINES, columns=16, slots=9)),
          (SPARSE, tiling(SPARSE, columns=16)), (LONG, tiling(LONG, 104, columns=16, slots=4))]
-NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.pingpong}" for case, t in CASES]
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CASES))
+libraries = built(CASES)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
-def test_against_float64(number, libraries):
-    check(CASES[number][0], run(*libraries[number], CASES[number][0].inputs())[0])
-
-
-@pytest.mark.parametrize("order", ["reverse", "7"])
-def test_the_order_of_threads_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CASES], libraries)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CASES, tmp_path)
+class TestMatrix(Matrix):
+    entries = CASES
+    check = staticmethod(check_sums)  # of totals as well
+    orders = ("reverse", "7")
 
 
 @pytest.mark.parametrize(("name", "number"), [("fp16", 0), ("fp16x3", 1)])

@@ -1,4 +1,4 @@
-"""What producers of a block that goes down strips bring closer before they have registers for it."""
+"""Core row_buffered: what producers bring closer before they have registers for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from contraction_cases import ContractionCase, convolution, with_epilogue
 from contraction_tools import Source, compiled, generated, run
+from gemm_matrix import check
 from test_row_buffered import IMAGE, LONG, MANY, VOLUME, tiling
-from test_sm90 import check
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.row_ring import ahead

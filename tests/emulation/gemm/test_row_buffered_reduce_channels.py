@@ -1,19 +1,18 @@
-"""Channels that are reduced as blocks go down strips of lines, under the CPU emulation, against float64."""
+"""Core row_buffered, epilogue reduce_channels."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf
 
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
-from test_reduce_channels import BIASED, call, reducing, softmax
-from test_reduce_channels_output_parity import check
+from contraction_tools import run
+from gemm_epilogues import BIASED, call, reducing, softmax
+from gemm_matrix import Matrix, built, check
 from test_row_buffered import proposed, tiling
-from test_sm90 import check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import suits
@@ -45,35 +44,15 @@ CASES = [(folded(FEW, "min"), tiling(FEW)), (folded(FEW, "logsumexp"), tiling(FE
          (folded(VOLUME, "max"), tiling(VOLUME, 16, 2, 9, columns=16)), (folded(VOLUME, "sum"), tiling(VOLUME)),
          (folded(STRIDED, "sum", "min"), tiling(STRIDED, 16, columns=16, slots=12)),
          (folded(LONG, "min"), tiling(LONG, 96, slots=4)), (folded(IMAGE, "sum"), tiling(IMAGE, 136, 2))]
-NAMES = [f"{case.name}-{t.rows}x{t.columns}t{t.pingpong}" for case, t in CASES]
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CASES))
+libraries = built(CASES)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=NAMES)
-def test_against_float64(number, libraries):
-    check(CASES[number][0], run(*libraries[number], CASES[number][0].inputs())[0])
-
-
-@pytest.mark.parametrize("order", ["reverse", "7"])
-def test_the_order_of_threads_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CASES], libraries)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CASES, tmp_path, check)
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, 4, 5, 6])
-def test_what_is_not_finite_stays_at_its_positions(number, libraries):
-    case = CASES[number][0]
-    inputs = case.inputs()
-    inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf  # of the first n, and of the last
-    check(case, run(*libraries[number], inputs)[0], inputs)
+class TestMatrix(Matrix):
+    entries = CASES
+    orders = ("reverse", "7")
+    not_finite = [0, 1, 2, 4, 5, 6]
 
 
 @pytest.mark.parametrize("value", [-inf, inf, 1e30, -1e30])

@@ -1,4 +1,4 @@
-"""Lines that share sectors of memory, each of which is stored once, by convolutions that go down strips."""
+"""Core row_buffered: sectors of memory that lines share are stored once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from math import prod
 import pytest
 from contraction_cases import ContractionCase, convolution, with_epilogue
 from contraction_tools import Source, all_generated, check_thread_order, compiled, generated, on_hopper, run
-from test_reduce_positions import every, moments
+from gemm_epilogues import every, moments
+from gemm_matrix import check, check_on_the_device
 from test_row_buffered import IMAGE, LONG, MANY, ROUNDED, tiling
-from test_sm90 import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.row_buffered import problem

@@ -1,4 +1,4 @@
-"""Whoever waits in a block that goes down strips of lines waits for what comes: its order, without its arithmetic."""
+"""Core row_buffered: whoever waits in a block waits for what comes: its order, without its arithmetic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from contraction_cases import convolution
-from test_pool import lined, pooled
+from gemm_epilogues import lined, pooled
 from test_row_buffered import tiling
 
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered

@@ -1,35 +1,20 @@
-"""Contractions on wgmma under the CPU emulation, packing and epilogue included, against float64."""
+"""Core sm90, on wgmma, with operands that are packed before and stores through subtiles: against float64."""
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    on_hopper,
-    output_sizes,
-    run,
-    tilings_of_rows,
-    unit,
-)
+from contraction_tools import tilings_of_rows
+from gemm_matrix import Matrix, built, one_in, promoted
 
-from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import lost
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply
 
@@ -73,46 +58,15 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}p{t.promote}t{t.pingpong}" for c, t in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
-
-
-def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
-    """Within what rounding may add up to: of the operands, the sum, and the epilogue."""
-    inputs = case.inputs()
-    sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])
-    bound = {"fp16x3": 2.0**-20, "fp16": 2.0**-10, "native": 2.0**-8}[case.kernel.scheme]
-    for mine, expected, size in zip(found, case.expected(inputs), sizes, strict=True):
-        assert ((mine.double() - expected).abs() <= bound * size.abs() + 1e-30).all()
-
-
-def test_as_accurate_as_float32(libraries):
-    """Two terms of 11 bits each lose no more than sums in float32, of which PyTorch has several for each result."""
-    for number, (case, tiling) in enumerate(CHECKED):
-        if case.kernel.scheme != "fp16x3" or not tiling.promote:
-            continue
-        library, source = libraries[number]
-        inputs = case.inputs()
-        found, expected = run(library, source, inputs)[0][0].double(), case.expected(inputs)[0]
-        single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
-        scale = expected.square().mean().sqrt()
-        error, usual = ((x - expected).square().mean().sqrt() / scale for x in (found, single))
-        assert error <= max(2 * usual, 2.5e-7), case.name
-
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    chosen = [*range(4), *range(len(cases()), len(CHECKED), 3)]
-    check_thread_order(order, [CHECKED[n][0] for n in chosen], [libraries[n] for n in chosen])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = [*range(4), *range(len(cases()), len(CHECKED), 3)]
+    as_accurate = promoted(CHECKED)
+    on_device = one_in(2)
 
 
 def test_steps_serve_taps_as_memory_allows():
@@ -172,34 +126,6 @@ def test_blocks_that_do_not_fit_are_refused(change):
     kernel = replace(matmul(512, 512, 512).kernel, tiling=replace(SMALL, **change))
     with pytest.raises(ValueError, match=r"no tiles|takes"):
         generate(kernel, "k")
-
-
-def check_on_the_device(checked: list[tuple[ContractionCase, Tiling | None]], folder: Path,
-                        check: Callable[[ContractionCase, list[torch.Tensor]], None] = check) -> None:
-    """Compile each case under its tiling for this machine's device, and ``check`` what it gives there."""
-    sources = all_generated(checked)
-    (folder / "all.cu").write_text(unit(sources))
-    command = [find_cuda_compiler(), "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared",
-               "-Xcompiler", "-fPIC", "-o", "all.so", "all.cu"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    library = ctypes.CDLL(str(folder / "all.so"))
-    for (case, _), source in zip(checked, sources, strict=True):
-        inputs = [x.cuda() for x in case.inputs()]
-        outputs = [torch.full((size,), torch.nan, dtype=getattr(torch, dtype), device="cuda")
-                   for size, dtype in zip(output_sizes(case.kernel), case.kernel.output_dtypes, strict=True)]
-        workspace = torch.full((source.geometry.workspace_bytes,), 255, dtype=torch.uint8, device="cuda")
-        pointers = [x.data_ptr() for x in (*inputs, *outputs, workspace)]
-        function = getattr(library, f"run_{source.name}")
-        function.restype = ctypes.c_char_p
-        message = function((ctypes.c_void_p * len(pointers))(*pointers))
-        assert message is None, message.decode()
-        torch.cuda.synchronize()
-        check(case, [x.cpu() for x in outputs])
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED[::2], tmp_path)
 
 
 def test_more_teams_where_each_element_takes_many_instructions():

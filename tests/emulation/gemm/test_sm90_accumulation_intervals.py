@@ -1,5 +1,4 @@
-"""Promotion of sums on wgmma: stretches of steps, written out, in rounds, by halves and in a loop, under the CPU
-emulation."""
+"""Core sm90: accumulation intervals of steps, written out, in rounds, by halves and in a loop, and their promotion."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
-from test_sm90 import check, check_on_the_device
+from contraction_tools import all_generated, compiled, run
+from gemm_matrix import Matrix, name_of, one_in
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import threads
@@ -47,7 +46,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (PHASES[9], BOTH), (PHASES[6], replace(BOTH, columns=64, pingpong=2, stages=2)),
     (PHASES[6], replace(BOTH, depth=8, pingpong=2)), (PHASES[3], replace(BOTH, rows=128, cluster=2)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 
 
 def layout(case: ContractionCase, tiling: Tiling) -> Layout:
@@ -84,13 +82,16 @@ def forms(text: str) -> str:
     return next((form for mark, form in marks.items() if mark in text), "loop")
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    """Each of them in every form."""
+
+    entries = CHECKED * 4
+    agreeing = on_device = range(len(CHECKED))
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(5)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[name_of(*entry) for entry in CHECKED])
 def test_no_bit_depends_on_the_form(number, libraries):
     """The same stretches, added in the same order, whether written out, in rounds, by halves or in a loop."""
     case, _ = CHECKED[number]
@@ -106,12 +107,6 @@ def test_all_forms_are_among_them(libraries):
     assert set(seen[2 * count:3 * count]) == {"halves", "loop"} and set(seen[3 * count:]) == {"loop"}
     assert {layout(*one).parts for one in CHECKED} == {0, 1, 2}
     assert {min(layout(*one).stretches, 5) for one in CHECKED} >= {1, 2, 3, 5}
-
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    every = [case for case, _ in CHECKED] * (len(libraries) // len(CHECKED))
-    check_thread_order(order, every[::5], libraries[::5])
 
 
 def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
@@ -173,8 +168,3 @@ COMPILED = [
 @needs_nvcc
 def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     check_compiles([replace(case.kernel, tiling=tiling) for case, tiling in COMPILED], "90a", tmp_path)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path)

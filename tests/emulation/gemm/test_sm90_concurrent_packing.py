@@ -1,4 +1,4 @@
-"""Contractions on wgmma of which some warps pack x while others multiply, under the CPU emulation, against float64."""
+"""Core sm90 with concurrent packing: further warpgroups of a block pack x while others multiply."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, guessed_scales, on_hopper, run, wrong_scales
-from test_reduce_channels import softmax
-from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS, check, check_on_the_device
-from test_sm90_converted_in_mainloop import MARKED, TOTALLED, infinite, zero_image
-from test_store_overlapped import DOUBLED, overlapping
+from contraction_tools import all_generated, compiled, run
+from gemm_epilogues import DOUBLED, overlapping, softmax
+from gemm_matrix import EDITS_WHERE_READ, GuessedScales, Matrix, built, check, one_in
+from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS
+from test_sm90_converted_in_mainloop import TOTALLED
 
-from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 
 PACKS, WIDE_TEAMS = replace(SMALL, packs_concurrently=True), replace(TEAMS, packs_concurrently=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
@@ -49,21 +47,23 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.pingpong}" for case, t in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    in_orders = one_in(3)
+    not_finite = side_by_side = [n for n, (case, _) in enumerate(CHECKED)
+                                 if case.kernel.scheme != "native" and case.kernel.batch > 1 and n % 2 == 0]
+    on_device = [n for n, (_, tiling) in enumerate(CHECKED) if not tiling.overlap]
 
 
-@pytest.mark.parametrize("order", ["reverse", "2026"])
-def test_no_order_of_threads_changes_a_bit(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
+class TestGuessedScales(GuessedScales):
+    """The second run packs all of x again."""
+
+    entries = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), PACKS),
+               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(PACKS, cluster=2))]
+    edits = EDITS_WHERE_READ
 
 
 def test_results_are_those_of_operands_packed_before(libraries):
@@ -100,49 +100,6 @@ def test_nothing_is_read_beyond_the_channels(channels, depth):
     inputs = case.inputs()
     check(case, run(*library, inputs)[0])
     assert library[0].outside_reads() == 0
-
-
-@pytest.mark.parametrize("edit", [infinite, zero_image])
-def test_nan_inf_and_zeros_come_out_where_they_belong(edit, libraries):
-    for n, (case, _) in enumerate(CHECKED):
-        if case.kernel.scheme == "native" or case.kernel.batch < 2 or n % 2:
-            continue
-        inputs = case.inputs()
-        edit(inputs[0])
-        expected = case.expected(inputs)[0]
-        found = run(*libraries[n], inputs)[0][0].double()
-        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
-        bound = {"fp16x3": 2.0**-19, "fp16": 2.0**-9}[case.kernel.scheme]
-        sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0]
-        assert bool(((found - expected).abs() <= bound * sizes + 1e-30)[expected.isfinite()].all()), case.name
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """Kernels whose scales of x are guessed: each of 9600 elements, of which runs of 128 are looked at."""
-    chosen = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), PACKS),
-              (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(PACKS, cluster=2))]
-    with guessed_scales():
-        return list(zip([case for case, _ in chosen], compiled(all_generated(chosen)), strict=True))
-
-
-@pytest.mark.parametrize("name", MARKED)
-@pytest.mark.parametrize("number", range(2))
-def test_guessed_scales_are_mended(number, name, guessing):
-    """The second run packs all of x again."""
-    case, (library, text) = guessing[number]
-    inputs = case.inputs()
-    MARKED[name][0](inputs[0])
-    (found,), workspace = run(library, text, inputs)
-    assert wrong_scales(text, workspace) == MARKED[name][1]
-    expected = evaluate_contraction(case.kernel, inputs)[0]
-    finite = expected.isfinite()
-    assert bool(finite.all()) == ("nan" not in name)
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
-    for image, right in zip(found.double().reshape(case.kernel.batch, -1),
-                            expected.reshape(case.kernel.batch, -1), strict=True):
-        error = (image - right)[right.isfinite()].square().mean().sqrt()
-        assert error <= 2.0**-21 * right[right.isfinite()].square().mean().sqrt()
 
 
 def test_totals():
@@ -231,13 +188,3 @@ def test_compiles_without_trouble(tmp_path):
                        scheme=scheme) for scheme in ("fp16", "fp16x3")]
     check_compiles([replace(kernel, tiling=next(t for t in tilings(kernel, "wgmma") if t.packs_concurrently))
                     for kernel in kernels], "90a", tmp_path, spilled=32)
-
-
-def test_the_same_text_each_time():
-    kernel = replace(FEW.kernel, tiling=PACKS)
-    assert generate(kernel, "k").definition == generate(kernel, "k").definition
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device([pair for pair in CHECKED if not pair[1].overlap], tmp_path, check)

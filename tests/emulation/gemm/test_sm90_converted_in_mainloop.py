@@ -1,37 +1,22 @@
-"""Contractions on wgmma whose producers read x as it lies in memory, under the CPU emulation, against float64."""
+"""Core sm90 with x converted in the mainloop: producers read it as it lies in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from math import inf, nan
 
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
-from contraction_tools import (
-    all_generated,
-    check_thread_order,
-    compiled,
-    guessed_scales,
-    on_hopper,
-    run,
-    tilings_of_rows,
-    wrong_scales,
-)
-from test_reduce_channels import softmax
-from test_reduce_positions import RELU, totalled
-from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS, check, check_on_the_device
-from test_store import EDITS
-from test_store_overlapped import DOUBLED, overlapping
+from contraction_tools import all_generated, compiled, guessed_scales, run, tilings_of_rows, wrong_scales
+from gemm_epilogues import DOUBLED, RELU, overlapping, softmax, totalled
+from gemm_matrix import EDITS_WHERE_READ, GuessedScales, Matrix, built, one_in
+from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS
 
-from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 
 RAW, WIDE_TEAMS = replace(SMALL, converts_left=True), replace(TEAMS, converts_left=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
@@ -58,21 +43,23 @@ TOTALLED = totalled(convolution(2, 1, 24, 12, (20, 20), (3, 3), padding=1), ("su
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{case.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}t{t.pingpong}" for case, t in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    in_orders = one_in(3)
+    not_finite = side_by_side = [n for n, (case, _) in enumerate(CHECKED)
+                                 if case.kernel.scheme != "native" and case.kernel.batch > 1 and n % 2 == 0]
+    on_device = [n for n, (_, tiling) in enumerate(CHECKED) if not tiling.overlap]
 
 
-@pytest.mark.parametrize("order", ["reverse", "2026"])
-def test_no_order_of_threads_changes_a_bit(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::3]], libraries[::3])
+class TestGuessedScales(GuessedScales):
+    entries = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), RAW),
+               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_TEAMS, cluster=2)),
+               (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split_k=2)),
+               (convolution(2, 1, 24, 9, (20, 20), (1, 1)), RAW)]  # w is a matrix
+    edits = EDITS_WHERE_READ
 
 
 def test_results_are_those_of_packed_operands(libraries):
@@ -83,69 +70,6 @@ def test_results_are_those_of_packed_operands(libraries):
         inputs = CHECKED[n][0].inputs()
         for mine, other in zip(run(*libraries[n], inputs)[0], run(*library, inputs)[0], strict=True):
             assert torch.equal(mine, other)
-
-
-def infinite(x: torch.Tensor) -> None:
-    x[0].view(-1)[5], x[0].view(-1)[77] = inf, nan
-
-
-def zero_image(x: torch.Tensor) -> None:
-    x[1] = 0.0
-
-
-@pytest.mark.parametrize("edit", [infinite, zero_image])
-def test_nan_inf_and_zeros_come_out_where_they_belong(edit, libraries):
-    for n, (case, _) in enumerate(CHECKED):
-        if case.kernel.scheme == "native" or case.kernel.batch < 2 or n % 2:
-            continue
-        inputs = case.inputs()
-        edit(inputs[0])
-        expected = case.expected(inputs)[0]
-        found = run(*libraries[n], inputs)[0][0].double()
-        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
-        bound = {"fp16x3": 2.0**-19, "fp16": 2.0**-9}[case.kernel.scheme]
-        sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0]
-        close = (found - expected).abs() <= bound * sizes + 1e-30
-        assert bool(close[expected.isfinite()].all()), case.name
-
-
-@pytest.fixture(scope="module")
-def guessing():
-    """Kernels whose scales of x are guessed: each of 9600 elements, of which runs of 128 are looked at."""
-    chosen = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), RAW),
-              (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_TEAMS, cluster=2)),
-              (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split_k=2)),
-              (convolution(2, 1, 24, 9, (20, 20), (1, 1)), RAW)]  # w is a matrix
-    with guessed_scales():
-        return list(zip([case for case, _ in chosen], compiled(all_generated(chosen)), strict=True))
-
-
-def only_nan(x: torch.Tensor) -> None:
-    x.view(-1)[4000] = nan
-
-
-# Where Inf was seen nothing else is looked at; NaN alone is found as it is read.
-MARKED = EDITS | {"nan": (EDITS["nan"][0], 0), "only nan": (only_nan, 1)}
-
-
-@pytest.mark.parametrize("name", MARKED)
-@pytest.mark.parametrize("number", range(4))
-def test_guessed_scales_are_mended(number, name, guessing):
-    case, (library, text) = guessing[number]
-    edit: Callable[[torch.Tensor], None] = MARKED[name][0]
-    inputs = case.inputs()
-    edit(inputs[0])
-    (found,), workspace = run(library, text, inputs)
-    assert wrong_scales(text, workspace) == MARKED[name][1]
-    expected = evaluate_contraction(case.kernel, inputs)[0]
-    finite = expected.isfinite()
-    assert bool(finite.all()) == ("nan" not in name)
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
-    batch = case.kernel.batch
-    for image, right in zip(found.double().reshape(batch, -1), expected.reshape(batch, -1), strict=True):
-        kept = right[right.isfinite()]
-        error = (image - right)[right.isfinite()].square().mean().sqrt()
-        assert error <= 2.0**-21 * kept.square().mean().sqrt()
 
 
 @pytest.mark.parametrize("case,tiling", [REDUCED, TOTALLED], ids=["channels", "totals"])
@@ -209,13 +133,3 @@ def test_compiles_without_trouble(tmp_path):
                 tilings_of_rows(replace(few, scheme="fp16"))[:2] if tiling.converts_left]
     assert kernels
     check_compiles(kernels, "90a", tmp_path)
-
-
-def test_the_same_text_each_time():
-    kernel = replace(FEW.kernel, tiling=RAW)
-    assert generate(kernel, "k").definition == generate(kernel, "k").definition
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device([pair for pair in CHECKED if not pair[1].overlap], tmp_path, check)

@@ -1,17 +1,16 @@
-"""Tiles of wgmma that have both output phases of the last axis, under the CPU emulation, against float64."""
+"""Core sm90 where tiles have both output parities of the last axis."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from math import inf, nan
 
 import pytest
 import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import cases, convolution, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run, tilings_of_rows
-from test_reduce_channels import channels_last, softmax
-from test_sm90 import check, check_on_the_device
+from contraction_tools import run, tilings_of_rows
+from gemm_epilogues import channels_last, softmax
+from gemm_matrix import Matrix, built, check, name_of, one_in, promoted
 
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -19,7 +18,6 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_trials import words
@@ -40,7 +38,6 @@ CHECKED = [
     (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, pingpong=3)),
     (two_phase_cases("native", "bfloat16")[11], replace(BOTH, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.rows}x{t.columns}x{t.depth}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}" for c, t in CHECKED]
 #: The same products in tiles of one phase: as many channels as a step has, so that sums are added up in one order.
 ALONE = [(case, replace(TEAMS, parities=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
 
@@ -48,24 +45,16 @@ ALONE = [(case, replace(TEAMS, parities=n)) for case in two_phase_cases("fp16")[
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated([*CHECKED, *ALONE]))
+libraries = built([*CHECKED, *ALONE])
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case, tiling = CHECKED[number]
-    inputs = case.inputs()
-    found = run(*libraries[number], inputs)[0]
-    check(case, found)
-    if case.kernel.scheme == "fp16x3" and tiling.promote:  # and is as accurate as sums in float32
-        expected = case.expected(inputs)[0]
-        single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
-        scale = expected.square().mean().sqrt()
-        error, usual = ((x.double() - expected).square().mean().sqrt() / scale for x in (found[0], single))
-        assert error <= max(2 * usual, 2.5e-7)
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(4)
+    as_accurate = promoted(CHECKED)
+    not_finite = weight_not_finite = [0, 2, 4, 6, 7, 9, 10, 13]
+    of_magnitudes = [0, 4]
 
 
 @pytest.mark.parametrize("number", range(0, len(ALONE), 2), ids=[case.name for case, _ in ALONE[::2]])
@@ -74,35 +63,6 @@ def test_no_bit_differs_from_tiles_of_one_phase(number, libraries):
     both, one = (run(*libraries[len(CHECKED) + number + i], case.inputs())[0] for i in (0, 1))
     check(case, both)
     assert torch.equal(both[0], one[0])
-
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::4]], libraries[:len(CHECKED):4])
-
-
-@pytest.mark.parametrize("number", [0, 2, 4, 6, 7, 9, 10, 13])
-def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    x, w = inputs[0].view(-1), inputs[1].view(-1)
-    x[3], x[-1], w[2], w[-3] = nan, inf, -inf, 0.0
-    (found,), (right,) = run(*libraries[number], inputs)[0], case.expected(inputs)
-    finite = right.isfinite()
-    assert bool((~finite).any()) and bool(finite.any())
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
-    assert (found.double() - right)[finite].abs().max() < 1e-5 * right[finite].abs().max()
-
-
-@pytest.mark.parametrize("left, right", [(1e-35, 1e30), (1e25, 1e-40), (1e-42, 1e36)])
-@pytest.mark.parametrize("number", [0, 4])
-def test_every_magnitude_comes_through(number, left, right, libraries):
-    case = CHECKED[number][0]
-    inputs = [t.clamp(-3, 3) for t in case.inputs()]
-    inputs = [inputs[0] * left, inputs[1] * right]
-    (found,), (expected,) = run(*libraries[number], inputs)[0], case.expected(inputs)
-    scale = expected.square().mean().sqrt()
-    assert (found.double() - expected).square().mean().sqrt() < 2.0**-21 * scale + 2.0**-149
 
 
 @pytest.mark.parametrize("case", SEVERAL[:10], ids=lambda case: case.name)
@@ -121,7 +81,7 @@ def test_rows_are_brought_once_for_both_phases(case):
         assert sum(len(c.runs) for c in both.classes) < sum(len(c.runs) for c in one.classes) or not one.classes[0].runs
 
 
-@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=NAMES)
+@pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=[name_of(*entry) for entry in CHECKED])
 def test_pieces_have_their_taps_in_the_order_of_phases(case, tiling):
     layout = Layout(Geometry(case.kernel, tiling), 0)
     alone = Layout(Geometry(case.kernel, replace(tiling, parities=1)), 0)
@@ -212,8 +172,3 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     kernels += [replace(chosen[0].kernel, tiling=replace(TEAMS, rows=64, stages=6, cluster=2, pingpong=3)),
                 replace(FAR.kernel, tiling=replace(BOTH, promote=1))]
     check_compiles(kernels, "90a", tmp_path)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path)

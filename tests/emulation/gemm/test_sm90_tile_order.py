@@ -1,5 +1,4 @@
-"""The order of a block's tiles where there are several classes of output positions and weights stay in shared memory:
-under the CPU emulation, against float64."""
+"""Core sm90: the order of a block's tiles where there are several output-parity classes and weights stay resident."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
-from test_reduce_channels import softmax
-from test_sm90 import check, check_on_the_device
+from contraction_tools import all_generated, compiled, run
+from gemm_epilogues import softmax
+from gemm_matrix import Matrix, built, check, name_of, one_in
 
 from kernelwright.codegen.cuda.gemm.cost import cycles
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
@@ -52,28 +51,19 @@ CHECKED: list[tuple[ContractionCase, Tiling, str]] = [
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated([(case, tiling) for case, tiling, _ in CHECKED]))
+libraries = built([(case, tiling) for case, tiling, _ in CHECKED])
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[
-    f"{c.name}-{t.rows}s{t.stages}t{t.pingpong}{o.replace(' ', '_')}" for c, t, o in CHECKED])
-def test_agrees_with_float64(number, libraries):
-    case, tiling, order = CHECKED[number]
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "11")
+    in_orders = one_in(3)
+    on_device = [n for n, (case, *_) in enumerate(CHECKED) if not case.kernel.reductions]
+
+
+@pytest.mark.parametrize(("case", "tiling", "order"), CHECKED, ids=[name_of(*entry[:2]) for entry in CHECKED])
+def test_tiles_are_in_the_order(case, tiling, order):
     assert Layout(Geometry(case.kernel, tiling), 0).order == order
-    inputs = case.inputs()
-    found = run(*libraries[number], inputs)[0]
-    if case.kernel.reductions:
-        torch.testing.assert_close(found[0].double(), case.expected(inputs)[0], rtol=1e-5, atol=1e-6)
-    else:
-        check(case, found)
-
-
-@pytest.mark.parametrize("order", ["reverse", "11"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, *_ in CHECKED[::3]], libraries[::3])
 
 
 @pytest.mark.parametrize("processors", ["1", "3", "7"])
@@ -135,9 +125,3 @@ def test_the_guess_counts_the_last_wave_of_a_stack():
     stacked, others = ([cycles(g, Layout(replace(g, tiling=replace(g.tiling, stages=n)), 0)) for g in (few, many)]
                        for n in (6, 5))
     assert stacked[0] > others[0] and stacked[1] < others[1]
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    plain = [(case, tiling) for case, tiling, _ in CHECKED if not case.kernel.reductions]
-    check_on_the_device(plain, tmp_path)

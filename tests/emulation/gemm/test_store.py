@@ -1,4 +1,4 @@
-"""Packing and epilogue of contractions around a plain core, under the CPU emulation, against float64."""
+"""Epilogue store through subtiles, and prepacking, around a plain core: against float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, cases, convolution, matmul, with_epilogue
 from contraction_tools import build, check_thread_order, guessed_scales, run, source, unit, wrong_scales
+from gemm_matrix import EDITS, HALF, check_images, same_where_not_finite
 
 from kernelwright.build.module import compile_cuda, find_cuda_compiler
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue, subtile_columns
@@ -21,7 +22,6 @@ from kernelwright.plan.kernels import Store
 
 NARROW = Tiling("wgmma", rows=64, columns=32, depth=32, stages=2)
 WIDE = Tiling("wgmma", rows=128, columns=192, depth=16, stages=2)
-HALF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 def several(case: ContractionCase, dtypes: tuple[str, ...]) -> ContractionCase:
@@ -119,9 +119,8 @@ def test_nan_and_inf_come_out_where_pytorch_has_them(number, built):
     for found, right in zip(run(*built[case.name], inputs)[0], expected, strict=True):
         if found.dtype == torch.bool:
             continue
-        finite = right.isfinite()
+        finite = same_where_not_finite(found, right)
         assert bool((~finite).any()) and bool(finite.any())
-        assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
         tolerance = 4 * HALF[str(found.dtype).removeprefix("torch.")] * (right[finite].abs().max() + scale)
         assert (found.double() - right)[finite].abs().max() < tolerance
 
@@ -171,23 +170,6 @@ def guessing():
         return list(zip(chosen, build([(case.kernel, NARROW) for case in chosen]), strict=True))
 
 
-def rare(x: torch.Tensor) -> None:
-    x.view(-1)[4000] = 1e7
-
-
-def hidden(x: torch.Tensor) -> None:
-    x[0] *= 1e-20
-    x.view(-1)[:3712] = x.view(-1)[4096:9600] = 0.0  # what is left of the first image is not looked at
-
-
-def unseen_nan(x: torch.Tensor) -> None:
-    x.view(-1)[4000], x.view(-1)[0] = nan, inf
-
-
-EDITS = {"plain": (lambda x: None, 0), "rare": (rare, 1), "hidden": (hidden, 1), "nan": (unseen_nan, 1),
-         "zeros": (lambda x: x.zero_(), 0), "tiny": (lambda x: x.mul_(1e-36), 0), "huge": (lambda x: x.mul_(1e30), 0)}
-
-
 @pytest.mark.parametrize("name", EDITS)
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_guessed_scales_are_mended(number, name, guessing):
@@ -198,14 +180,8 @@ def test_guessed_scales_are_mended(number, name, guessing):
     (found,), workspace = run(library, text, inputs)
     assert wrong_scales(text, workspace) == wrong
     expected = evaluate_contraction(case.kernel, inputs)[0]
-    finite = expected.isfinite()
-    assert bool(finite.all()) == (name != "nan")
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
-    batch = case.kernel.batch
-    for image, right in zip(found.double().reshape(batch, -1), expected.reshape(batch, -1), strict=True):
-        kept = right[right.isfinite()]
-        error = (image - right)[right.isfinite()].square().mean().sqrt()
-        assert error <= 2.0**-21 * kept.square().mean().sqrt()
+    assert bool(expected.isfinite().all()) == (name != "nan")
+    check_images(case, inputs, found, 2.0**-21)
 
 
 @pytest.fixture(scope="module")
@@ -237,9 +213,8 @@ def test_guessed_scales_of_matrices_are_mended(number, side, name, guessing_matr
     signs = workspace[at:at + size].view(torch.float32).signbit()
     assert int(signs.sum()) == (name in ("rare", "nan"))
     expected = evaluate_contraction(case.kernel, inputs)[0]
-    finite = expected.isfinite()
+    finite = same_where_not_finite(found, expected)
     assert bool(finite.all()) == (name != "nan")
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), expected[~finite].nan_to_num(nan=7.0))
     sizes = evaluate_contraction(case.kernel, [x.abs() for x in inputs])[0]
     off = (found.double() - expected)[finite].abs()
     assert (off <= 2.0**-20 * sizes[finite].abs() + 1e-30).all()

@@ -1,4 +1,4 @@
-"""Warps that begin to store at whole sectors. `test_store_layouts` has what holds of all layouts."""
+"""Epilogue store of the core sm90 whose warps begin at whole sectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from math import prod
 import pytest
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
 from contraction_tools import all_generated, compiled, run
-from test_store_overlapped import DOUBLED, FOUR, HIGH, LINES, LOW, PLANES, THREE, with_two_stores
+from gemm_epilogues import DOUBLED, with_two_stores
+from gemm_matrix import StoreMatrix, built
+from test_store_overlapped import FOUR, HIGH, LINES, LOW, PLANES, THREE
 
 from kernelwright.codegen.cuda.gemm.epilogue.store_aligned import stores_aligned
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -64,6 +66,13 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
+
+libraries = built(CHECKED)
+
+
+class TestMatrix(StoreMatrix):
+    entries = CHECKED
+    unusual = [2, 3, 7, 12, 13, 16]
 
 
 def test_whole_sectors_are_stored_at_once():

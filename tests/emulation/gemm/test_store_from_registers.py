@@ -1,4 +1,4 @@
-"""Threads that store their own sums, in whole sectors. `test_store_layouts` has what holds of all layouts."""
+"""Epilogue store of the core sm90 direct from registers, in whole sectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
 from contraction_tools import all_generated, compiled, run, tilings_of_rows
-from test_store_overlapped import DOUBLED, FOUR, HIGH, LOW, THREE, with_two_stores
+from gemm_epilogues import DOUBLED, with_two_stores
+from gemm_matrix import StoreMatrix, built
+from test_store_overlapped import FOUR, HIGH, LOW, THREE
 
 from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import SECTOR, stores_fragments
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -55,6 +57,13 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
+
+libraries = built(CHECKED)
+
+
+class TestMatrix(StoreMatrix):
+    entries = CHECKED
+    unusual = [1, 2, 3, 8, 9, 12]
 
 
 def test_a_sector_is_stored_by_one_warp_at_once():

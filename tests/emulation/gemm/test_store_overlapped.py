@@ -1,4 +1,4 @@
-"""Tiles that overlap so that each stores whole sectors. `test_store_layouts` has what holds of all layouts."""
+"""Epilogue store of the core sm90 whose tiles overlap, so that each stores whole sectors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
+from contraction_cases import convolution, matmul, with_epilogue
 from contraction_tools import all_generated, compiled, run, tilings_of_rows
+from gemm_epilogues import DOUBLED, overlapping, with_two_stores
+from gemm_matrix import StoreMatrix, built
 
-from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import SECTOR, least_overlap, stores_densely
+from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import SECTOR, stores_densely
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.expressions import Apply, Index, Load, Reduced
-from kernelwright.plan.kernels import Store
 
 LOW = Tiling("wgmma", rows=64, columns=16, depth=16, stages=2, promote=1)
 HIGH = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, pingpong=2, promote=2)
@@ -24,32 +24,8 @@ THREE = replace(HIGH, pingpong=3, columns=24, promote=0)
 FOUR = replace(LOW, pingpong=4, stages=3)
 
 
-def overlapping(case: ContractionCase, tiling: Tiling) -> tuple[ContractionCase, Tiling]:
-    """The tiling with the least overlap that the case needs."""
-    return case, replace(tiling, overlap=least_overlap(Geometry(case.kernel, tiling)))
-
-
-def with_two_stores(case: ContractionCase) -> ContractionCase:
-    """Another store, behind a half sector: of sums times what each image, each image and channel, and each position of
-    an image has."""
-    kernel, first = case.kernel, case.kernel.stores[0]
-    positions = first.index.strides[3:]
-    image, place = Index((1, *[0] * (len(kernel.domain) - 1))), Index((0, 0, 0, *positions))
-    channels = kernel.groups * kernel.out_channels
-    own = Index((channels, kernel.out_channels, 1, *[0] * len(kernel.axes)))
-    value = Apply("mul", (Reduced(0), Apply("add", (Load(2, image), Load(3, place)))))
-    value = Apply("add", (value, Load(4, own)))
-    changed = replace(kernel, stores=(first, Store(1, Index(first.index.strides, 4), value)),
-                      input_dtypes=(*kernel.input_dtypes, *["float32"] * 3),
-                      output_dtypes=(*kernel.output_dtypes, "float32"))
-    size = 1 + sum(s * (d - 1) for s, d in zip(positions, kernel.domain[3:], strict=True))
-    return ContractionCase(case.name + "_two", changed,
-                           (*case.shapes, (kernel.batch,), (size,), (kernel.batch * channels,)))
-
-
 LINES = convolution(3, 1, 8, 20, (9, 14), (3, 3), padding=1)  # images of 126 positions: 6 modulo 8, 2 modulo 4
 PLANES = convolution(2, 1, 16, 24, (5, 6, 6), (3, 3, 3), padding=(0, 1, 1))  # planes of 36 positions
-DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
 CHECKED = [
     overlapping(convolution(2, 1, 16, 20, (150,), (3,)), replace(LOW, cluster=2, pingpong=2)),
     overlapping(convolution(2, 2, 9, 12, (10, 22), (3, 3)), HIGH),  # images of 160 positions
@@ -73,6 +49,14 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
+
+libraries = built(CHECKED)
+
+
+class TestMatrix(StoreMatrix):
+    entries = CHECKED
+    unusual = [2, 3, 6, 10, 13]
+    keeps_what_is_before = True
 
 
 def test_each_sector_is_stored_by_one_tile():

@@ -1,4 +1,4 @@
-"""Threads that take two neighbouring rows. `test_store_layouts` has what holds of all layouts."""
+"""Epilogue store through subtiles of which a thread takes two neighbouring rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
 from contraction_tools import all_generated, compiled, run
-from test_store_overlapped import with_two_stores
+from gemm_epilogues import with_two_stores
+from gemm_matrix import StoreMatrix, built
 
 from kernelwright.codegen.cuda.gemm.epilogue.store import in_pairs
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
@@ -35,6 +36,14 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
+
+libraries = built(CHECKED)
+
+
+class TestMatrix(StoreMatrix):
+    entries = CHECKED
+    unusual = [1, 2, 5, 7, 8]
+    keeps_what_is_before = True
 
 
 @pytest.mark.parametrize("number", range(len(CHECKED)))

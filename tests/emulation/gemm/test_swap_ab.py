@@ -1,4 +1,4 @@
-"""Matrix products whose weight is read as it lies, into registers, under the CPU emulation, against float64."""
+"""Core swap_ab: matrix products whose weight consumers read as it lies, into registers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul, with_epilogue
-from contraction_tools import all_generated, check_thread_order, compiled, on_hopper, run
-from test_reduce_channels import normed, softmax
-from test_sm90 import check as check_sums
-from test_sm90 import check_on_the_device
+from contraction_tools import run
+from gemm_epilogues import normed, softmax
+from gemm_matrix import Matrix, built
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
@@ -56,31 +55,16 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (softmax(matmul(50, 100, 120, transposed=(False, True))), TILING(64, 128, 2)),
     (normed(matmul(90, 260, 64)), TILING(64, 64, 2, split=2)),
 ]
-IDS = [f"{c.name}-{t.rows}x{t.columns}s{t.stages}/{t.split_k}{'raw' * t.converts_left}" for c, t in CHECKED]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
-@pytest.fixture(scope="module")
-def libraries():
-    """A library and its source for each."""
-    return compiled(all_generated(CHECKED))
+libraries = built(CHECKED)
 
 
-def check(case: ContractionCase, found: list[torch.Tensor]) -> None:
-    """Within what rounding may add up to; of reductions 1e-5 of a result or of their rms."""
-    if not case.kernel.reductions:
-        check_sums(case, found)
-        return
-    for mine, expected in zip(found, case.expected(case.inputs()), strict=True):
-        scale = expected.abs() + expected.square().mean().sqrt()
-        assert ((mine.double() - expected).abs() <= 1e-5 * scale).all()
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=IDS)
-def test_agrees_with_float64(number, libraries):
-    case, _ = CHECKED[number]
-    check(case, run(*libraries[number], case.inputs())[0])
+class TestMatrix(Matrix):
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
 
 
 @pytest.mark.parametrize("number", [1, 5, 10])
@@ -175,11 +159,6 @@ def test_what_float16_terms_cannot_hold_of_x(number, libraries):
     assert torch.equal(*others)
 
 
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED], libraries)
-
-
 @pytest.mark.parametrize(("case", "tiling"), [
     (convolution(2, 1, 8, 8, (9,), (3,)), TILING(64, 64, 2)),          # a window
     (matmul(70, 70, 140, scheme="native", dtype="float16"), TILING(64, 64, 2)),
@@ -216,8 +195,3 @@ def test_words_say_what_is_unusual():
     words = tiling_words(TILING(64, 128, 4, split=3))
     assert words.startswith("swap_ab 64x128x64: tiles of 64 rows by 128 channels, 64 input channels a step; output")
     assert "3 blocks share the steps" in words and "made ready by each block" not in words
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device(CHECKED, tmp_path, check)

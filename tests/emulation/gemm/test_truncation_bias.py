@@ -1,4 +1,4 @@
-"""What tensor cores cut off sums is made up for: the share, under emulation and on a device."""
+"""What tensor cores cut off sums is compensated: the share, under emulation and on a device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import all_generated, compiled, on_hopper, run
-from test_reduce_positions import average
-from test_sm90 import check_on_the_device
+from gemm_epilogues import average
+from gemm_matrix import check_on_the_device
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.precision import truncation_bias as truncation

@@ -1,18 +1,17 @@
-"""Two taps in one product, for few channels: geometry, packing and both cores under the CPU emulation."""
+"""Two taps per MMA step, for few channels: geometry, prepacking and the cores sm90 and sm80."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan, prod
+from math import prod
 
 import pytest
-import torch
 from compile_tools import check_compiles, needs_nvcc
 from contraction_cases import ContractionCase, convolution, few_channel_cases, matmul, two_phase_cases, with_epilogue
-from contraction_tools import all_generated, build, check_thread_order, compiled, on_hopper, run, tilings_of_rows
+from contraction_tools import all_generated, build, compiled, run, tilings_of_rows
+from gemm_epilogues import channels_last, softmax
+from gemm_matrix import ALL, Matrix, name_of, one_in, promoted
 from test_prepack import check as check_packed
-from test_reduce_channels import channels_last, softmax
-from test_sm90 import check, check_on_the_device
 
 from kernelwright.codegen.cuda.gemm import packed_layout
 from kernelwright.codegen.cuda.gemm.generate import generate
@@ -22,7 +21,6 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.codegen.reference.contraction import evaluate_contraction
 
 PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
 TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, pingpong=2, promote=0)
@@ -52,8 +50,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((change(NATIVE), replace(PAIRS, promote=0)) for change in (channels_last, softmax)),
     (channels_last(convolution(1, 1, 5, 9, (40,), (4,), scheme="native", dtype="float16")), replace(MMA, promote=0)),
 ]
-NAMES = [f"{c.name}-{t.core}{t.rows}x{t.columns}s{t.stages}c{t.cluster}p{t.promote}t{t.pingpong}f{t.parities}"
-         for c, t in CHECKED]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -68,45 +64,18 @@ def libraries():
     return [by_name[one.name] for one in sources]
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_agrees_with_float64(number, libraries):
-    case, tiling = CHECKED[number]
-    inputs = case.inputs()
-    found = run(*libraries[number], inputs)[0]
-    if case.kernel.reductions:
-        for mine, expected in zip(found, case.expected(inputs), strict=True):
-            bound = 1e-5 if case.kernel.scheme == "fp16x3" else 2.0**-10
-            assert ((mine.double() - expected).abs() <= bound * expected.abs().max()).all()
-        return
-    check(case, found)
-    if case.kernel.scheme == "fp16x3" and tiling.promote:  # and is as accurate as sums in float32
-        expected = case.expected(inputs)[0]
-        single = evaluate_contraction(case.kernel, inputs, torch.float32)[0].double()
-        scale = expected.square().mean().sqrt()
-        error, usual = ((x.double() - expected).square().mean().sqrt() / scale for x in (found[0], single))
-        assert error <= max(2 * usual, 2.5e-7)
+class TestMatrix(Matrix):
+    """The zeros that stand for a missing tap make nothing of Inf. Those of paddings are multiplied with a weight that
+    is not finite in operands of 16 bits as they are, in any tile."""
 
-
-@pytest.mark.parametrize("order", ["reverse", "7", "2026"])
-def test_thread_order_changes_nothing(order, libraries):
-    check_thread_order(order, [case for case, _ in CHECKED[::5]], libraries[::5])
-
-
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
-def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
-    """The zeros that stand for a missing tap make nothing of Inf."""
-    case = CHECKED[number][0]
-    inputs = case.inputs()
-    x, w = inputs[0].view(-1), inputs[1].view(-1)
-    x[3], x[x.numel() // 2], x[-1], w[-3] = nan, -inf, inf, 0.0
-    if case.kernel.groups > 1 and case.kernel.scheme != "native":  # whose paddings are multiplied with it, in any tile
-        w[2] = -inf
-    (found, *_), (right, *_) = run(*libraries[number], inputs)[0], case.expected(inputs)
-    finite = right.isfinite()
-    assert bool((~finite).any()) and bool(finite.any())
-    assert torch.equal(found.double()[~finite].nan_to_num(nan=7.0), right[~finite].nan_to_num(nan=7.0))
-    bound = {"fp16x3": 1e-5, "fp16": 2e-3, "native": 1e-2}[case.kernel.scheme]
-    assert (found.double() - right)[finite].abs().max() < bound * right[finite].abs().max()
+    entries = CHECKED
+    orders = ("reverse", "7", "2026")
+    in_orders = one_in(5)
+    as_accurate = promoted(CHECKED)
+    not_finite = ALL
+    weight_not_finite = [n for n, (case, _) in enumerate(CHECKED)
+                         if case.kernel.groups > 1 and case.kernel.scheme != "native"]
+    on_device = [n for n, (case, _) in enumerate(CHECKED) if not case.kernel.reductions]
 
 
 def test_packed_operands_are_pytorchs():
@@ -174,8 +143,8 @@ def test_x_is_half_as_large(case, monkeypatch):
         assert last + reach + pairs.run_rows <= pairs.allocated_rows
 
 
-@pytest.mark.parametrize(("case", "tiling"), [(c, t) for c, t in CHECKED if t.core == "wgmma"],
-                         ids=[n for n, (_, t) in zip(NAMES, CHECKED, strict=True) if t.core == "wgmma"])
+@pytest.mark.parametrize(("case", "tiling"), [
+    pytest.param(c, t, id=name_of(c, t)) for c, t in CHECKED if t.core == "wgmma"])
 def test_no_cut_parts_a_pair(case, tiling):
     layout = Layout(Geometry(case.kernel, tiling), 0)
     for group, pieces in zip(layout.geometry.classes, layout.pieces, strict=True):
@@ -266,8 +235,3 @@ def test_registers_suffice_and_products_are_not_serialised(tmp_path):
     assert {kernel.tiling.folded_taps for kernel in kernels} == {1, 2}
     assert all(kernel.tiling.depth == 8 for kernel in kernels)
     check_compiles(kernels, "90a", tmp_path)
-
-
-@on_hopper
-def test_on_the_device(tmp_path):
-    check_on_the_device([(case, tiling) for case, tiling in CHECKED if not case.kernel.reductions], tmp_path)
