@@ -128,7 +128,7 @@ def test_a_table_holds_no_more_than_its_bound():
         assert finish.column_floats % 4 == finish.floats % 4 == 0
 
 
-def test_slabs_beyond_48_kilobytes_are_asked_for():
+def test_subtiles_beyond_48_kilobytes_are_asked_for():
     """Of reductions a slab holds all channels: that of the kernel that adds parts exceeds what it has unasked."""
     case = matmul(64, 2000, 250)
     wide = replace(case.kernel, reductions=(Reduction("max", Reduced(0)),))

@@ -99,7 +99,7 @@ def test_others_are_loaded_where_they_are_needed(case, tiling):
     assert (mine.double() - expected).abs().max() < 2.0**-18 * expected.abs().max()
 
 
-def test_no_load_of_statistics_is_left_in_the_walks():
+def test_no_load_of_statistics_is_left_in_the_epilogue():
     """What is loaded of a norm is in the function that fills the table."""
     (made,) = all_generated([CHECKED[9]])
     finish = made.text[made.text.index("_finish("):]

@@ -29,7 +29,7 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.tune.contraction_fit import fitting
 
-PAIRS = Tiling("wgmma", rows=64, columns=24, depth=8, stages=4, promote=1)
+TWO_TAPS = Tiling("wgmma", rows=64, columns=24, depth=8, stages=4, promote=1)
 WIDE = Tiling("wgmma", rows=128, columns=32, depth=16, stages=3, promote=2, pingpong=2)
 PORTABLE = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
 
@@ -63,8 +63,8 @@ CASES = [
 CHECKED = [
     (case, replace(tiling, folded_taps=joinable(case.kernel),
                    promote=tiling.promote * (case.kernel.scheme == "fp16x3")))
-    for case in CASES for tiling in (PAIRS, WIDE, PORTABLE) if not (case.kernel.totals and tiling.core == "mma")]
-CHECKED += [(CASES[1], replace(PAIRS, folded_taps=2, converts_left=True)),
+    for case in CASES for tiling in (TWO_TAPS, WIDE, PORTABLE) if not (case.kernel.totals and tiling.core == "mma")]
+CHECKED += [(CASES[1], replace(TWO_TAPS, folded_taps=2, converts_left=True)),
             (CASES[2], replace(WIDE, folded_taps=2, packs_concurrently=True, rows=64, promote=1))]
 
 
@@ -165,7 +165,7 @@ def test_another_plan_joins_no_taps():
     model = Of(lambda m, x: m.a(x.relu()), a=nn.Conv2d(3, 24, 3, bias=False))
     graph = captured(model, 2, 3, 32, 32)
     (node,) = (n for n in graph.nodes() if can_contract(n))
-    for tiling, others in ((PAIRS, {}), (replace(PAIRS, rows=128, pingpong=2, overlap=12), {"overlap": 12})):
+    for tiling, others in ((TWO_TAPS, {}), (replace(TWO_TAPS, rows=128, pingpong=2, overlap=12), {"overlap": 12})):
         choice = Choice("fp16x3", replace(tiling, folded_taps=2))
 
         def plan_of(choices: dict[Node, Choice]) -> Plan:
@@ -190,7 +190,7 @@ def test_refused():
         with pytest.raises(ValueError, match="taps"):
             joined(changed, taps)
     with pytest.raises(ValueError, match="taps"):
-        generate(replace(kernel, tiling=replace(PAIRS, folded_taps=3)), "k")
+        generate(replace(kernel, tiling=replace(TWO_TAPS, folded_taps=3)), "k")
 
 
 def test_x_and_w_themselves_are_read_again():
@@ -198,4 +198,4 @@ def test_x_and_w_themselves_are_read_again():
     text = generate(replace(CASES[0].kernel, tiling=CHECKED[0][1]), "k").definition
     exact = text[text.index("k_exact("):]
     assert "k_own_left(" in exact and "k_own_right(" in exact
-    assert "k_own_left(" not in generate(replace(CASES[0].kernel, tiling=PAIRS), "k").definition
+    assert "k_own_left(" not in generate(replace(CASES[0].kernel, tiling=TWO_TAPS), "k").definition

@@ -127,7 +127,7 @@ def test_slots_have_every_product_once():
                 assert covered == list(range(*box))
 
 
-def test_pairs_of_taps_are_all_of_one_phase_and_each_once():
+def test_pairs_of_taps_are_all_of_one_output_parity_and_each_once():
     for case in CASES:
         numbers = Correlation(case.kernel)
         pairs = {frozenset(pair[:2]) for pair in numbers.pairs}

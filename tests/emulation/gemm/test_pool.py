@@ -25,9 +25,9 @@ from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction
 
 WGMMA = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
+PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
 MMA = Tiling("mma", rows=64, columns=32, depth=16, stages=2, promote=1)
-RAW = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)
+CONVERTED = Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)
 BOTH = replace(WGMMA, parities=2)
 
 
@@ -48,21 +48,22 @@ TWO = two_phase_cases()
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((pooled(case, size, kind), tiling) for case, size, kind, tiling in (
         (LINE, 2, "max", WGMMA), (FITS, 4, "min", WGMMA), (FITS, 8, "sum", MMA), (VOLUME, 2, "sum", MMA),
-        (DILATED, 4, "max", TEAMS), (LONG, 16, "max", WGMMA), (LONG, 32, "min", MMA), (LONG, 64, "max", WGMMA))),
+        (DILATED, 4, "max", PINGPONG), (LONG, 16, "max", WGMMA), (LONG, 32, "min", MMA), (LONG, 64, "max", WGMMA))),
     *((with_much(case, size), tiling) for case, size, tiling in (
-        (LINE, 2, MMA), (LINE, 4, WGMMA), (LINE, 8, TEAMS), (STRIDED, 2, WGMMA), (STRIDED, 4, MMA), (DILATED, 2, MMA),
+        (LINE, 2, MMA), (LINE, 4, WGMMA), (LINE, 8, PINGPONG), (STRIDED, 2, WGMMA), (STRIDED, 4, MMA),
+        (DILATED, 2, MMA),
         (DILATED, 4, WGMMA), (DILATED, 8, replace(WGMMA, cluster=2)), (VOLUME, 2, WGMMA), (VOLUME, 4, MMA),
         (WIDE, 2, replace(WGMMA, rows=128, pingpong=2)), (WIDE, 4, replace(WGMMA, stages=6, cluster=2)),
         (MANY, 2, replace(WGMMA, columns=192, stages=2)), (MANY, 2, replace(WGMMA, columns=24, promote=0)),
         (MANY, 4, replace(WGMMA, rows=256, columns=40, promote=0)), (MANY, 8, replace(WGMMA, columns=8, depth=64)),
-        (MANY, 2, replace(MMA, rows=128, columns=128)), (ONE, 2, RAW), (LONG, 16, MMA),
-        (MANY, 2, replace(WGMMA, split_k=3)), (MANY, 4, replace(TEAMS, split_k=2, cluster=2)))),
+        (MANY, 2, replace(MMA, rows=128, columns=128)), (ONE, 2, CONVERTED), (LONG, 16, MMA),
+        (MANY, 2, replace(WGMMA, split_k=3)), (MANY, 4, replace(PINGPONG, split_k=2, cluster=2)))),
     # Both output phases of the last axis.
     *((pooled(case, size, kind), tiling) for case, size, kind, tiling in (
         (TWO[0], 2, "max", BOTH), (TWO[4], 4, "sum", BOTH), (TWO[7], 8, "min", BOTH), (TWO[7], 16, "max", BOTH))),
     *((with_much(TWO[number], size), tiling) for number, size, tiling in (
-        (1, 2, replace(TEAMS, parities=2)), (2, 4, BOTH), (3, 2, replace(BOTH, rows=128, cluster=2)), (4, 2, BOTH),
-        (5, 2, replace(BOTH, columns=8)), (6, 2, replace(BOTH, columns=40)), (6, 8, replace(TEAMS, parities=2)),
+        (1, 2, replace(PINGPONG, parities=2)), (2, 4, BOTH), (3, 2, replace(BOTH, rows=128, cluster=2)), (4, 2, BOTH),
+        (5, 2, replace(BOTH, columns=8)), (6, 2, replace(BOTH, columns=40)), (6, 8, replace(PINGPONG, parities=2)),
         (9, 4, BOTH))),
     *((with_much(convolution(2, 1, 8, 24, (5, 18), (3, 3), padding=1, scheme="fp16"), 2), t) for t in (WGMMA, MMA)),
     (with_much(convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2),
@@ -71,11 +72,11 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (with_much(two_phase_cases("native", "bfloat16")[0], 2), replace(BOTH, promote=0)),
     # Two lines, which are two output phases of a tile.
     *((pooled(lined(case), size, kind), tiling) for case, size, kind, tiling in (
-        (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(TEAMS, parities=2)), (WIDE, 8, "min", BOTH),
+        (DILATED, 2, "max", BOTH), (VOLUME, 2, "sum", replace(PINGPONG, parities=2)), (WIDE, 8, "min", BOTH),
         (ONE, 4, "max", replace(BOTH, rows=128, cluster=2)), (PLANE, 2, "max", BOTH), (HIGH, 2, "max", BOTH))),
-    (pooled(of_lines(ACROSS), 2), BOTH), (with_much(of_lines(ACROSS), 4), replace(TEAMS, parities=2)),
+    (pooled(of_lines(ACROSS), 2), BOTH), (with_much(of_lines(ACROSS), 4), replace(PINGPONG, parities=2)),
     *((with_much(lined(case), size), tiling) for case, size, tiling in (
-        (STRIDED, 2, BOTH), (DILATED, 4, replace(TEAMS, parities=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
+        (STRIDED, 2, BOTH), (DILATED, 4, replace(PINGPONG, parities=2)), (VOLUME, 2, BOTH), (PLANE, 4, BOTH),
         (MANY, 2, replace(BOTH, columns=24, depth=32, stages=2)), (MANY, 2, replace(BOTH, pingpong=3, columns=40)),
         (WIDE, 4, replace(BOTH, depth=8, converts_left=True)), (PLANE, 2, replace(BOTH, packs_concurrently=True)),
         (convolution(2, 1, 8, 24, (6, 18), (3, 3), padding=1, scheme="fp16"), 2, replace(BOTH, promote=0)),
@@ -164,7 +165,7 @@ def test_lines_share_their_rows(case):
 
 
 @pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=[name_of(*entry) for entry in CHECKED])
-def test_slabs_are_read_in_vectors(case, tiling):
+def test_subtiles_are_read_in_vectors(case, tiling):
     """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
     size, columns = case.kernel.pool_size * case.kernel.pool_lines, subtile_columns(case.kernel, tiling)
@@ -296,7 +297,7 @@ def test_wgmma_and_mma_compile_without_spills(core, architecture, tmp_path):
               (with_much(convolution(32, 1, 32, 64, (64, 64), (3, 3), **plane, scheme="fp16"), 4), None)]
     if core == "wgmma":
         both = convolution(32, 1, 64, 64, (64, 64), (4, 4), stride=2, transposed=True, **plane)
-        chosen += [(with_much(both, 2), None), *((with_much(MANY, size), TEAMS) for size in (8, 16, 64))]
+        chosen += [(with_much(both, 2), None), *((with_much(MANY, size), PINGPONG) for size in (8, 16, 64))]
     kernels = [replace(c.kernel, tiling=tiling or tilings(c.kernel, core)[0]) for c, tiling in chosen]
     check_compiles(kernels, architecture, tmp_path)
 

@@ -90,7 +90,7 @@ def test_the_evaluator_agrees_with_pytorch():
     assert sums_of_products(case.kernel, [x, w, bias]).numel() == prod(case.kernel.domain)
 
 
-def test_channels_that_no_slab_holds_are_refused():
+def test_channels_that_no_subtile_holds_are_refused():
     with pytest.raises(ValueError, match="slabs"):
         epilogue(Geometry(softmax(matmul(70, 30, 33)).kernel, TILING), "k")
 

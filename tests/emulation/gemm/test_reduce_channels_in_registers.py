@@ -11,7 +11,7 @@ from contraction_cases import ContractionCase, convolution, matmul
 from contraction_tools import run
 from gemm_epilogues import BIASED, alone, call, chained, channels_last, normed, placed, reducing, softmax
 from gemm_matrix import ALL, Matrix, built, check
-from test_reduce_channels_output_parity import CHECKED as PAIRS
+from test_reduce_channels_output_parity import CHECKED as BOTH_PARITIES
 from test_reduce_channels_output_parity import PLANE
 
 from kernelwright.codegen.cuda.gemm.epilogue.quotients import decaying, shares
@@ -49,7 +49,8 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (softmax(convolution(2, 1, 4, 64, (6, 6, 6), (2, 2, 2), scheme="fp16")), replace(TALL, columns=64, promote=0)),
     (gated(convolution(2, 1, 8, 3, (5, 5), (2, 2), scheme="native", dtype="float16")),
      replace(ONE, columns=8, promote=0)),
-    *((case, replace(tiling, from_registers=True)) for case, tiling in PAIRS if folds(Geometry(case.kernel, tiling))),
+    *((case, replace(tiling, from_registers=True)) for case, tiling in BOTH_PARITIES
+      if folds(Geometry(case.kernel, tiling))),
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -82,7 +83,7 @@ def test_biases_that_mask_channels(masked, value, libraries):
         check(case, run(*libraries[number], inputs)[0], inputs)
 
 
-def test_what_depends_on_positions_or_turns_is_left_to_slabs():
+def test_what_depends_on_positions_or_turns_is_left_to_subtiles():
     assert folds(Geometry(softmax(IMAGE).kernel, ONE))
     others = [placed(IMAGE), channels_last(softmax(IMAGE)), softmax(matmul(70, 30, 32)), IMAGE]
     plain = replace(ONE, from_registers=False)
@@ -105,7 +106,7 @@ def test_there_are_registers():
     assert folds(Geometry(softmax(wide).kernel, both)) and not folds(Geometry(normed(wide).kernel, both))
 
 
-def test_a_slabs_accesses_meet_no_bank_conflict():
+def test_accesses_to_a_subtile_meet_no_bank_conflict():
     for case, tiling in CHECKED:
         made = epilogue(Geometry(case.kernel, tiling), "k")
         places = [lane // 4 * 2 * made.row_stride + lane % 4 * 2 for lane in range(16)]

@@ -21,9 +21,9 @@ from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tiling
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
+PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 ONCE = replace(BOTH, promote=0)
-PAIRED = replace(BOTH, columns=40, depth=8, stages=4)
+TWO_TAPS = replace(BOTH, columns=40, depth=8, stages=4)
 
 
 TWO = two_phase_cases()
@@ -35,11 +35,11 @@ WIDE = convolution(1, 1, 24, 128, (6, 70), (4, 4), stride=2, padding=1, output_p
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((softmax(TWO[number]), tiling) for number, tiling in (
-        (0, BOTH), (1, TEAMS), (2, BOTH), (3, BOTH), (4, TEAMS), (5, replace(BOTH, columns=8)),
+        (0, BOTH), (1, PINGPONG), (2, BOTH), (3, BOTH), (4, PINGPONG), (5, replace(BOTH, columns=8)),
         (6, replace(BOTH, columns=40, depth=64, stages=4, promote=1)), (7, replace(BOTH, columns=8)), (8, BOTH),
-        (9, replace(TEAMS, rows=64, cluster=2, promote=1)))),
+        (9, replace(PINGPONG, rows=64, cluster=2, promote=1)))),
     *((normed(TWO[number]), tiling) for number, tiling in (
-        (0, TEAMS), (2, replace(BOTH, rows=128, cluster=2)), (3, BOTH), (4, BOTH), (6, TEAMS), (7, BOTH))),
+        (0, PINGPONG), (2, replace(BOTH, rows=128, cluster=2)), (3, BOTH), (4, BOTH), (6, PINGPONG), (7, BOTH))),
     *((chained(TWO[number]), BOTH) for number in (1, 4, 7)),
     *((placed(TWO[number]), BOTH) for number in (2, 4)),
     (placed(TWO[6]), replace(BOTH, columns=40)),
@@ -51,13 +51,13 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (normed(TWO[0]), replace(BOTH, rows=256, columns=24, promote=0)),
     (softmax(ROUND[2]), replace(ONCE, columns=16, pingpong=3)),
     # A product takes two taps of at most 8 channels.
-    (softmax(FEW[7]), PAIRED), (normed(FEW[8]), PAIRED), (chained(FEW[9]), PAIRED), (placed(FEW[11]), PAIRED),
+    (softmax(FEW[7]), TWO_TAPS), (normed(FEW[8]), TWO_TAPS), (chained(FEW[9]), TWO_TAPS), (placed(FEW[11]), TWO_TAPS),
     (softmax(ROUND[0]), ONCE), (normed(ROUND[4]), ONCE), (alone(ROUND[6], "logsumexp"), replace(ONCE, columns=40)),
     *((softmax(two_phase_cases("native", dtype)[number]), ONCE) for number, dtype in (
         (0, "float16"), (4, "bfloat16"))),
     (normed(two_phase_cases("native", "bfloat16")[2]), replace(ONCE, pingpong=2)),
     (chained(convolution(2, 1, 8, 16, (7, 6), (4, 4), stride=2, padding=1, transposed=True, scheme="native",
-                         dtype="float16")), replace(PAIRED, promote=0)),
+                         dtype="float16")), replace(TWO_TAPS, promote=0)),
 ]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"]
 
@@ -108,7 +108,7 @@ def test_agrees_with_pytorch(libraries):
                                atol=1e-5)
 
 
-def test_a_slabs_accesses_meet_no_bank_conflict():
+def test_accesses_to_a_subtile_meet_no_bank_conflict():
     """Both phases of an element are written together, by half a warp at a time; a warp reads 32 neighbours."""
     for case, tiling in CHECKED:
         made = epilogue(Geometry(case.kernel, tiling), "k")
@@ -148,7 +148,7 @@ def test_both_kinds_of_tiles_are_proposed(case):
     assert not any(t.parities == 2 for t in tilings(case.kernel, "mma"))
 
 
-def test_two_phases_of_128_channels_need_more_registers_than_there_are():
+def test_two_output_parities_of_128_channels_need_more_registers_than_there_are():
     """In fp16x3, whose sums are added up in registers of their own: 256, and those of addresses."""
     case = softmax(convolution(128, 1, 64, 128, (64, 64), (4, 4), **PLANE, scheme="fp16x3"))
     found = tilings(case.kernel, "wgmma")

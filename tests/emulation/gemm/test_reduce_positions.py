@@ -197,7 +197,7 @@ def test_tilings_have_room_for_many_totals(core):
         generate(replace(seven(case).kernel, tiling=tiling), "k")
 
 
-def test_a_slab_holds_the_values_of_each_distinct_expression():
+def test_a_subtile_holds_the_values_of_each_distinct_expression():
     one, two = (epilogue(Geometry(make(IMAGE).kernel, WGMMA), "k").floats for make in (moments, every))
     assert (one, two) == (32 * 68 + 4, 2 * 32 * 68 + 4)
     pairs = epilogue(Geometry(every(APART).kernel, replace(WGMMA, parities=2)), "k")

@@ -142,7 +142,7 @@ def test_long_images_are_planned_at_once():
         RowBuffered(convolution(2**30, 1, 8, 64, (10, 1000, 10), (1, 3, 3)).kernel, proposed(kernel)[0])
 
 
-def test_a_team_of_several_windows_has_all_their_lines_at_once():
+def test_a_consumer_warpgroup_of_several_windows_has_all_their_lines_at_once():
     """Two items of a line for each team: a ring of four lines would wait for what the second of them is to finish,
     whose windows begin at the first of five lines."""
     case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
@@ -167,7 +167,7 @@ LEFT = convolution(2, 1, 8, 12, (9, 10), (3, 3))
     pooled(convolution(2, 1, 8, 12, (9, 8), (3, 3)), 8).kernel,
     convolution(2, 1, 8, 0, (9, 10), (3, 3)).kernel, convolution(2, 1, 0, 12, (9, 10), (3, 3)).kernel,
     replace(LEFT.kernel, stores=(replace(LEFT.kernel.stores[0], index=Index((672, 0, 1, 96, 12))),))])
-def test_what_cannot_go_down_strips_does_not(kernel):
+def test_what_cannot_be_row_buffered_is_not(kernel):
     assert not suits(kernel) and (not prod(kernel.pooled_domain) or not proposed(kernel))
     if prod(kernel.pooled_domain):
         with pytest.raises(ValueError, match=r"no (strips|pairs)"):

@@ -108,6 +108,6 @@ def test_the_first_tilings_compile_without_trouble(tmp_path):
     transposed(2, 1, 8, 8, (5, 5), (4, 4), padding=1, output_padding=(0, 1)), transposed(2, 1, 8, 8, (5, 5), (2, 2)),
     transposed(2, 1, 8, 8, (5, 8), (3, 3), stride=3), every(FOURS),
     transposed(2, 1, 8, 8, (3, 4, 6), (4, 4, 4), padding=1)])
-def test_what_cannot_go_down_strips_does_not(case):
+def test_what_cannot_be_row_buffered_is_not(case):
     """Lines of no whole fours, strides of 3, totals beside phases, phases of planes."""
     assert not suits(case.kernel) and not proposed(case.kernel)

@@ -102,5 +102,5 @@ def test_the_first_tilings_compile_without_trouble(tmp_path):
     reducing(IMAGE, (Reduction("max", BIASED), Reduction("sum", call("sub", BIASED, Reduced(1)))),
              ((False, Reduced(2)),)),
     folded(IMAGE, "logsumexp", "max"), folded(convolution(2, 1, 8, 257, (9, 30), (3, 3)), "min")])
-def test_what_needs_channels_again_or_much_of_them_does_not_go_down_strips(case):
+def test_what_needs_channels_again_or_much_of_them_is_not_row_buffered(case):
     assert not suits(case.kernel) and not proposed(case.kernel)

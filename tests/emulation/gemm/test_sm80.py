@@ -40,7 +40,7 @@ WHOLE = [replace(case, kernel=replace(case.kernel, tiling=tiling)) for case, til
     (with_epilogue(convolution(2, 1, 9, 12, (7, 5), (3, 3), stride=2, padding=1, transposed=True)), SMALL),
     (matmul(64, 2048, 16, transposed=(False, True)), Tiling("mma", 64, 16, 32, 3, promote=1)))]
 #: The right operand as it lies in memory: its channels neighbours, then its output channels.
-RAW = [replace(case, kernel=replace(case.kernel, tiling=tiling)) for case, tiling in (
+CONVERTED = [replace(case, kernel=replace(case.kernel, tiling=tiling)) for case, tiling in (
     (with_epilogue(matmul(70, 72, 140, transposed=(False, True))),
      Tiling("mma", 64, 128, 32, 3, promote=1, converts_right=True)),
     (matmul(130, 100, 264, groups=2, transposed=(True, True)),
@@ -57,11 +57,11 @@ def with_whole_sums(case: ContractionCase) -> ContractionCase:
 
 def checked() -> list[tuple[ContractionCase, Tiling]]:
     """All of them, with their sums in float32."""
-    found = [*CASES, *((case, case.kernel.tiling) for case in [*WHOLE, *RAW])]
+    found = [*CASES, *((case, case.kernel.tiling) for case in [*WHOLE, *CONVERTED])]
     return [(with_whole_sums(case), tiling) for case, tiling in found]
 
 
-FIRST_WHOLE, FIRST_RAW = len(CASES), len(CASES) + len(WHOLE)
+FIRST_WHOLE, FIRST_CONVERTED = len(CASES), len(CASES) + len(WHOLE)
 libraries = built(checked(), sanitize=False)
 
 
@@ -70,7 +70,7 @@ class TestMatrix(Matrix):
 
     entries = checked()
     orders = ("reverse", "777")
-    in_orders = [FIRST_WHOLE, FIRST_WHOLE + 1, *range(FIRST_RAW, FIRST_RAW + len(RAW))]
+    in_orders = [FIRST_WHOLE, FIRST_WHOLE + 1, *range(FIRST_CONVERTED, FIRST_CONVERTED + len(CONVERTED))]
     not_finite = weight_not_finite = [FIRST_WHOLE]
     on_device = ()
 
@@ -101,12 +101,12 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected).pow(2).mean().sqrt())
 
 
-@pytest.mark.parametrize("number", range(len(RAW)))
-def test_raw_right_operands(number, libraries):
-    case = RAW[number]
+@pytest.mark.parametrize("number", range(len(CONVERTED)))
+def test_right_operands_converted_in_the_mainloop(number, libraries):
+    case = CONVERTED[number]
     inputs = case.inputs()
     inputs[1] *= torch.logspace(-9, 9, inputs[1].numel()).reshape(inputs[1].shape)  # scales of steps differ
-    (found,), workspace = run(*libraries[FIRST_RAW + number], inputs)
+    (found,), workspace = run(*libraries[FIRST_CONVERTED + number], inputs)
     expected = case.expected(inputs)[0]
     at, size = Geometry(case.kernel, case.kernel.tiling).places["right_scales"]
     assert (workspace[at:at + size].view(torch.float32) == 1).all()  # no column is computed again
@@ -117,18 +117,18 @@ def test_raw_right_operands(number, libraries):
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_raw_right_operands_out_of_range(number, libraries):
+def test_right_operands_converted_in_the_mainloop_out_of_range(number, libraries):
     """Columns of w that are not finite, that are tiny or huge, or zero; all others stay as they were."""
-    case = RAW[number]
+    case = CONVERTED[number]
     inputs = case.inputs()
-    usual = run(*libraries[FIRST_RAW + number], inputs)[0][0]
+    usual = run(*libraries[FIRST_CONVERTED + number], inputs)[0][0]
     w = inputs[1] if number else inputs[1][None]
     w = w.reshape(case.kernel.groups, case.kernel.out_channels, case.kernel.in_channels)
     w[0, 3, 40], w[0, 5, 2], w[0, 7, 1] = torch.inf, torch.nan, -torch.inf
     w[0, 11] *= 1e-40
     w[0, 12] *= 1e35
     w[0, 14] = 0
-    found, expected = run(*libraries[FIRST_RAW + number], inputs)[0][0], case.expected(inputs)[0]
+    found, expected = run(*libraries[FIRST_CONVERTED + number], inputs)[0][0], case.expected(inputs)[0]
     plain = evaluate_contraction(case.kernel, inputs, torch.float32)[0]
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4, equal_nan=True)
     assert not torch.equal(usual.isfinite(), expected.float().isfinite())
@@ -161,7 +161,7 @@ def test_tilings_fit_a_block(case):
             assert core(geometry, epilogue(geometry, "k"), "k").shared_bytes <= limit - 64  # of variables
 
 
-def test_few_rows_read_the_weight_raw():
+def test_few_rows_convert_the_weight_in_the_mainloop():
     assert tilings_mma(matmul(128, 32768, 32768, transposed=(False, True)).kernel)[0].converts_right
     assert not tilings_mma(matmul(4096, 4096, 4096).kernel)[0].converts_right
     assert not any(t.converts_right for t in tilings_mma(matmul(128, 32768, 32766).kernel))

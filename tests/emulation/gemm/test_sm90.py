@@ -19,7 +19,7 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
+PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
 # Every kind of block once: rows of a warpgroup, one and two warpgroups to a tile, two teams, slabs, promotion.
 TILINGS = (replace(SMALL, rows=128, columns=128, stages=2), replace(SMALL, rows=128, columns=192, depth=32, stages=2),
            replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, pingpong=2, promote=1),
@@ -35,14 +35,14 @@ LONG_WINDOW = convolution(2, 1, 40, 24, (5, 30), (3, 7), padding=2)
 FINE = Tiling("wgmma", rows=64, columns=24, depth=16, stages=3, promote=1)
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
-    *((case, SMALL) for case in cases()), *((case, TEAMS) for case in cases()[::5]),
+    *((case, SMALL) for case in cases()), *((case, PINGPONG) for case in cases()[::5]),
     *((matmul(150, 70, 200, transposed=(False, True)), tiling) for tiling in TILINGS),
-    (SEVERAL_PIECES, NARROW), (with_epilogue(SEVERAL_PIECES), TEAMS),
+    (SEVERAL_PIECES, NARROW), (with_epilogue(SEVERAL_PIECES), PINGPONG),
     *((case, SMALL) for case in cases("fp16")[::8]),
-    (matmul(70, 150, 90), replace(SMALL, split_k=3)), (cases()[10], replace(TEAMS, split_k=2, cluster=2)),
+    (matmul(70, 150, 90), replace(SMALL, split_k=3)), (cases()[10], replace(PINGPONG, split_k=2, cluster=2)),
     (with_epilogue(matmul(90, 200, 300, groups=2)), replace(SMALL, columns=192, stages=2, split_k=5)),
     (matmul(300, 70, 90), replace(SMALL, cluster=2)), (matmul(200, 40, 30), replace(SMALL, cluster=4, promote=0)),
-    (cases()[9], replace(TEAMS, cluster=2)), (SEVERAL_PIECES, replace(NARROW, cluster=2)),
+    (cases()[9], replace(PINGPONG, cluster=2)), (SEVERAL_PIECES, replace(NARROW, cluster=2)),
     *((matmul(90, 50, 40, scheme="native", dtype=dtype), replace(SMALL, promote=0)) for dtype in ("float16", "bfloat16")
       ),
     *((with_epilogue(WIDE), tiling) for tiling in KEEPING),
@@ -128,7 +128,7 @@ def test_blocks_that_do_not_fit_are_refused(change):
         generate(kernel, "k")
 
 
-def test_more_teams_where_each_element_takes_many_instructions():
+def test_more_consumer_warpgroups_where_each_element_takes_many_instructions():
     """Four of few columns, three of more: among the first tilings, and nowhere where a bias is all there is."""
     def teams(kernel: Contraction) -> list[tuple[int, int]]:
         found = [t for t in tilings_of_rows(kernel)[:6] if t.pingpong > 2]

@@ -13,7 +13,7 @@ from contraction_cases import ContractionCase, cases, convolution, matmul, with_
 from contraction_tools import all_generated, compiled, run
 from gemm_epilogues import DOUBLED, overlapping, softmax
 from gemm_matrix import EDITS_WHERE_READ, GuessedScales, Matrix, built, check, one_in
-from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS
+from test_sm90 import NARROW, PINGPONG, SEVERAL_PIECES, SMALL
 from test_sm90_converted_in_mainloop import TOTALLED
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
@@ -22,19 +22,19 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
-PACKS, WIDE_TEAMS = replace(SMALL, packs_concurrently=True), replace(TEAMS, packs_concurrently=True)
+PACKS, WIDE_PINGPONG = replace(SMALL, packs_concurrently=True), replace(PINGPONG, packs_concurrently=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 MANY = convolution(2, 1, 64, 24, (5, 70), (3, 3), padding=1)
 #: Of 140 channels there are three parts of chunks, the last one of which is not whole.
 PARTS = convolution(2, 1, 140, 24, (5, 40), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((case, PACKS) for case in cases()[::2] if case.kernel.axes),
-    *((case, WIDE_TEAMS) for case in cases("fp16")[1::3] if case.kernel.axes),
+    *((case, WIDE_PINGPONG) for case in cases("fp16")[1::3] if case.kernel.axes),
     (with_epilogue(FEW), replace(PACKS, stages=3)),
     (with_epilogue(FEW), replace(PACKS, rows=128, stages=3, pingpong=2)),
     (FEW, replace(PACKS, depth=8)), (PARTS, PACKS),
     # One warpgroup packs here; with two the cluster would have more threads than the emulation.
-    (with_epilogue(PARTS), replace(WIDE_TEAMS, depth=32, columns=128, cluster=2)),
+    (with_epilogue(PARTS), replace(WIDE_PINGPONG, depth=32, columns=128, cluster=2)),
     (MANY, replace(PACKS, depth=64, rows=128, stages=2)), (MANY, replace(PACKS, depth=32, rows=256, stages=4)),
     (SEVERAL_PIECES, replace(NARROW, packs_concurrently=True, cluster=2)),
     overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(PACKS, columns=16, pingpong=2)),

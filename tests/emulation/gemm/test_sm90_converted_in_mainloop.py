@@ -11,34 +11,35 @@ from contraction_cases import ContractionCase, cases, convolution, matmul, with_
 from contraction_tools import all_generated, compiled, guessed_scales, run, tilings_of_rows, wrong_scales
 from gemm_epilogues import DOUBLED, RELU, overlapping, softmax, totalled
 from gemm_matrix import EDITS_WHERE_READ, GuessedScales, Matrix, built, one_in
-from test_sm90 import NARROW, SEVERAL_PIECES, SMALL, TEAMS
+from test_sm90 import NARROW, PINGPONG, SEVERAL_PIECES, SMALL
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
-RAW, WIDE_TEAMS = replace(SMALL, converts_left=True), replace(TEAMS, converts_left=True)
+CONVERTED, WIDE_PINGPONG = replace(SMALL, converts_left=True), replace(PINGPONG, converts_left=True)
 FEW = convolution(2, 1, 8, 24, (5, 70), (3, 3), padding=1)
 MANY = convolution(2, 1, 64, 24, (5, 70), (3, 3), padding=1)
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
-    *((case, RAW) for case in cases() if case.kernel.axes),
-    *((case, WIDE_TEAMS) for case in cases("fp16")[::3] if case.kernel.axes),
+    *((case, CONVERTED) for case in cases() if case.kernel.axes),
+    *((case, WIDE_PINGPONG) for case in cases("fp16")[::3] if case.kernel.axes),
     # w stays where stages are a multiple of the steps.
-    (with_epilogue(FEW), replace(RAW, stages=3)), (with_epilogue(FEW), replace(RAW, stages=6, cluster=2)),
-    (with_epilogue(FEW), replace(RAW, rows=128, stages=3, pingpong=2)),
-    (FEW, replace(RAW, depth=8)), (FEW, replace(RAW, depth=8, stages=8, pingpong=2)),
-    (MANY, replace(RAW, depth=64, rows=128, stages=2)), (MANY, replace(RAW, depth=32, rows=256, columns=24, stages=6)),
+    (with_epilogue(FEW), replace(CONVERTED, stages=3)), (with_epilogue(FEW), replace(CONVERTED, stages=6, cluster=2)),
+    (with_epilogue(FEW), replace(CONVERTED, rows=128, stages=3, pingpong=2)),
+    (FEW, replace(CONVERTED, depth=8)), (FEW, replace(CONVERTED, depth=8, stages=8, pingpong=2)),
+    (MANY, replace(CONVERTED, depth=64, rows=128, stages=2)),
+    (MANY, replace(CONVERTED, depth=32, rows=256, columns=24, stages=6)),
     (SEVERAL_PIECES, replace(NARROW, converts_left=True, cluster=2)),
-    (cases()[10], replace(WIDE_TEAMS, split_k=2, cluster=2)), (SEVERAL_PIECES, replace(RAW, split_k=4)),
-    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(RAW, columns=16, pingpong=2)),
+    (cases()[10], replace(WIDE_PINGPONG, split_k=2, cluster=2)), (SEVERAL_PIECES, replace(CONVERTED, split_k=4)),
+    overlapping(convolution(3, 1, 8, 20, (7, 12), (3, 3), padding=1), replace(CONVERTED, columns=16, pingpong=2)),
     overlapping(with_epilogue(convolution(2, 2, 8, 20, (3, 4, 6), (3, 3, 3), **DOUBLED, scheme="fp16")),
-                replace(RAW, rows=128, pingpong=2, parities=2, promote=0)),
+                replace(CONVERTED, rows=128, pingpong=2, parities=2, promote=0)),
     *((convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, scheme="native", dtype=dtype),
-       replace(RAW, promote=0)) for dtype in ("float16", "bfloat16")),
+       replace(CONVERTED, promote=0)) for dtype in ("float16", "bfloat16")),
 ]
-REDUCED = softmax(convolution(2, 1, 24, 32, (20, 20), (3, 3), padding=1)), RAW
-TOTALLED = totalled(convolution(2, 1, 24, 12, (20, 20), (3, 3), padding=1), ("sum", RELU), ordinary=False), RAW
+REDUCED = softmax(convolution(2, 1, 24, 32, (20, 20), (3, 3), padding=1)), CONVERTED
+TOTALLED = totalled(convolution(2, 1, 24, 12, (20, 20), (3, 3), padding=1), ("sum", RELU), ordinary=False), CONVERTED
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
@@ -55,10 +56,10 @@ class TestMatrix(Matrix):
 
 
 class TestGuessedScales(GuessedScales):
-    entries = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), RAW),
-               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_TEAMS, cluster=2)),
-               (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(RAW, depth=8, split_k=2)),
-               (convolution(2, 1, 24, 9, (20, 20), (1, 1)), RAW)]  # w is a matrix
+    entries = [(convolution(2, 1, 24, 9, (20, 20), (3, 3), padding=1), CONVERTED),
+               (with_epilogue(convolution(2, 2, 12, 5, (20, 40), (2, 2), stride=2)), replace(WIDE_PINGPONG, cluster=2)),
+               (convolution(2, 1, 8, 9, (20, 60), (3, 3), padding=1), replace(CONVERTED, depth=8, split_k=2)),
+               (convolution(2, 1, 24, 9, (20, 20), (1, 1)), CONVERTED)]  # w is a matrix
     edits = EDITS_WHERE_READ
 
 
@@ -89,13 +90,13 @@ def test_reductions(case, tiling):
 
 def test_x_takes_no_memory():
     kernel = FEW.kernel
-    packed, raw = (Geometry(kernel, tiling) for tiling in (SMALL, RAW))
+    packed, raw = (Geometry(kernel, tiling) for tiling in (SMALL, CONVERTED))
     assert raw.places["left"][1] == 0 < packed.places["left"][1]
     assert raw.workspace_bytes < packed.workspace_bytes
 
 
 def test_x_is_packed_for_other_kernels():
-    for case, tiling in ((matmul(70, 40, 36), RAW), (FEW, Tiling("mma", 64, 32, 16, 2, converts_left=True))):
+    for case, tiling in ((matmul(70, 40, 36), CONVERTED), (FEW, Tiling("mma", 64, 32, 16, 2, converts_left=True))):
         with pytest.raises(ValueError, match="packed"):
             Geometry(case.kernel, tiling)
 
@@ -105,7 +106,7 @@ def test_no_warp_is_two_phases_ahead():
     for case in (FEW, MANY, SEVERAL_PIECES, convolution(2, 1, 256, 24, (9, 30), (3, 3))):
         for depth in (8, 16, 32, 64):
             for stages in (2, 3, 4, 6, 8):
-                tiling = replace(RAW, depth=depth, stages=stages, columns=24)
+                tiling = replace(CONVERTED, depth=depth, stages=stages, columns=24)
                 try:
                     layout = Layout(Geometry(case.kernel, tiling), 64)
                 except ValueError:

@@ -23,7 +23,7 @@ from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_trials import words
 
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
-TEAMS = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
+PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 SEVERAL = two_phase_cases()
 FAR = SEVERAL[9]  # taps of one phase alone in each piece
 # Every kind of block: rows of a warpgroup, one and two warpgroups to a tile, two slabs, promotion, few taps a step.
@@ -31,15 +31,15 @@ TILINGS = (replace(BOTH, rows=128, columns=64, cluster=2), replace(BOTH, rows=25
            replace(BOTH, columns=128, stages=2, promote=0), replace(BOTH, columns=96, pingpong=2, promote=1),
            replace(BOTH, depth=64, stages=8, promote=1), replace(BOTH, columns=64, depth=32, pingpong=3, promote=0))
 CHECKED = [
-    *((case, TEAMS if number in (1, 3, 5, 11, 12) else BOTH) for number, case in enumerate(SEVERAL)),
+    *((case, PINGPONG if number in (1, 3, 5, 11, 12) else BOTH) for number, case in enumerate(SEVERAL)),
     *((with_epilogue(convolution(2, 1, 24, 100, (7, 9), (3, 3), stride=2, padding=1, transposed=True)), tiling)
       for tiling in TILINGS),
     (SEVERAL[6], replace(BOTH, columns=40, depth=64, stages=4, promote=1)),
-    (FAR, replace(TEAMS, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, pingpong=3)),
+    (FAR, replace(PINGPONG, rows=64, cluster=2, promote=1)), (SEVERAL[2], replace(BOTH, pingpong=3)),
     (two_phase_cases("native", "bfloat16")[11], replace(BOTH, promote=0)),
 ]
 #: The same products in tiles of one phase: as many channels as a step has, so that sums are added up in one order.
-ALONE = [(case, replace(TEAMS, parities=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
+ALONE = [(case, replace(PINGPONG, parities=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
 
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -58,7 +58,7 @@ class TestMatrix(Matrix):
 
 
 @pytest.mark.parametrize("number", range(0, len(ALONE), 2), ids=[case.name for case, _ in ALONE[::2]])
-def test_no_bit_differs_from_tiles_of_one_phase(number, libraries):
+def test_no_bit_differs_from_tiles_of_one_output_parity(number, libraries):
     case = ALONE[number][0]
     both, one = (run(*libraries[len(CHECKED) + number + i], case.inputs())[0] for i in (0, 1))
     check(case, both)
@@ -66,7 +66,7 @@ def test_no_bit_differs_from_tiles_of_one_phase(number, libraries):
 
 
 @pytest.mark.parametrize("case", SEVERAL[:10], ids=lambda case: case.name)
-def test_rows_are_brought_once_for_both_phases(case):
+def test_rows_are_brought_once_for_both_output_parities(case):
     both, one = (Geometry(case.kernel, replace(BOTH, parities=n)) for n in (2, 1))
     assert len(one.classes) == 2 * len(both.classes)
     for group in both.classes:
@@ -95,13 +95,13 @@ def test_pieces_have_their_taps_in_the_order_of_phases(case, tiling):
             assert piece.rows == tiling.rows + max(beyond for beyond, _ in piece.taps)
 
 
-def test_pieces_of_one_phase_alone_are_among_them():
+def test_pieces_of_one_output_parity_alone_are_among_them():
     lacking = [any(0 in piece.counts for pieces in Layout(Geometry(c.kernel, t), 0).pieces for piece in pieces)
                for c, t in CHECKED if t.promote]
     assert any(lacking) and not all(lacking)
 
 
-def test_a_slabs_accesses_meet_no_bank_conflict():
+def test_accesses_to_a_subtile_meet_no_bank_conflict():
     """Both phases of an element are written together, by half a warp at a time; reads are of neighbours."""
     for case, tiling in CHECKED:
         made = epilogue(Geometry(case.kernel, tiling), "k")
@@ -121,7 +121,7 @@ def test_a_slabs_accesses_meet_no_bank_conflict():
     (convolution(2, 1, 16, 24, (9,), (1,), stride=2, transposed=True), {}),
     (convolution(2, 1, 16, 24, (9,), (3,), stride=2, dilation=2, transposed=True), {}),
     (convolution(2, 1, 16, 24, (1,), (3,), stride=2, padding=1, transposed=True), {})])
-def test_what_has_no_two_phases_is_refused(case, change):
+def test_what_has_no_two_output_parities_is_refused(case, change):
     with pytest.raises(ValueError, match=r"no tiles|takes"):
         generate(replace(case.kernel, tiling=replace(BOTH, **change)), "k")
     if not change:
@@ -141,7 +141,7 @@ def test_both_kinds_of_tiles_are_proposed(case):
     assert not any(t.parities == 2 for c in (case, cases()[0]) for t in tilings(c.kernel, "mma"))
 
 
-def test_three_teams_of_both_phases_are_proposed():
+def test_three_consumer_warpgroups_of_both_output_parities_are_proposed():
     """They leave no registers for those who pack x or read it as it lies; lines of odd lengths are not overlapped."""
     for longer in (0, 1):
         case = convolution(128, 1, 64, 128, (64, 64), (4, 4), stride=2, padding=1, output_padding=longer,
@@ -153,11 +153,11 @@ def test_three_teams_of_both_phases_are_proposed():
 
 
 def test_words_and_records():
-    assert words(Choice("fp16", TEAMS)) == "fp16 wgmma 128x64x32, 2 stages, pingpong 2, parities 2"
-    assert "both output-parity classes of an axis in a tile" in tiling_words(TEAMS)
-    older = asdict(replace(TEAMS, parities=1))
+    assert words(Choice("fp16", PINGPONG)) == "fp16 wgmma 128x64x32, 2 stages, pingpong 2, parities 2"
+    assert "both output-parity classes of an axis in a tile" in tiling_words(PINGPONG)
+    older = asdict(replace(PINGPONG, parities=1))
     del older["parities"]  # as records were before there was a choice
-    assert Tiling(**older) == replace(TEAMS, parities=1) and Tiling(**asdict(TEAMS)) == TEAMS
+    assert Tiling(**older) == replace(PINGPONG, parities=1) and Tiling(**asdict(PINGPONG)) == PINGPONG
 
 
 @needs_nvcc
@@ -169,6 +169,6 @@ def test_wgmma_compiles_without_spills_or_serialised_products(tmp_path):
     # Of those that overlap and pack x as well 12 bytes spill, and they are the fastest of some even so.
     kernels = [replace(case.kernel, tiling=next(t for t in tilings(case.kernel, "wgmma")
                                                 if t.parities == 2 and not t.packs_concurrently)) for case in chosen]
-    kernels += [replace(chosen[0].kernel, tiling=replace(TEAMS, rows=64, stages=6, cluster=2, pingpong=3)),
+    kernels += [replace(chosen[0].kernel, tiling=replace(PINGPONG, rows=64, stages=6, cluster=2, pingpong=3)),
                 replace(FAR.kernel, tiling=replace(BOTH, promote=1))]
     check_compiles(kernels, "90a", tmp_path)

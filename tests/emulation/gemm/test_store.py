@@ -220,13 +220,13 @@ def test_guessed_scales_of_matrices_are_mended(number, side, name, guessing_matr
     assert (off <= 2.0**-20 * sizes[finite].abs() + 1e-30).all()
 
 
-def test_slabs_divide_a_blocks_columns():
+def test_subtiles_divide_a_blocks_columns():
     for columns in range(8, 264, 8):
         slab = subtile_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
         assert slab <= 128 and slab % 8 == 0 and columns % slab == 0
 
 
-def test_a_slabs_accesses_meet_no_bank_conflict():
+def test_accesses_to_a_subtile_meet_no_bank_conflict():
     """Fragments of 8 rows x 4 pairs of columns, and the epilogue's reads, fall into different banks."""
     for case, tiling in EVERY:
         made = epilogue(Geometry(case.kernel, tiling), "k")

@@ -113,7 +113,7 @@ def test_what_is_stored_otherwise_is_refused():
             generate(replace(CHECKED[2][0].kernel, tiling=replace(tiling, from_registers=True)), "k")
 
 
-def test_tilings_have_fragments_beside_tiles_that_overlap():
+def test_tilings_have_registers_beside_tiles_that_overlap():
     kernel = convolution(128, 1, 64, 64, (128, 128), (3, 3), **DOUBLED, scheme="fp16").kernel
     found = tilings_of_rows(kernel)
     assert any(t.from_registers for t in found[:3]) and any(t.overlap for t in found[:3])

@@ -106,7 +106,7 @@ def test_what_float16_terms_cannot_hold(number, libraries):
     assert torch.equal(*others)
 
 
-RAW = [number for number, (_, tiling) in enumerate(CHECKED) if tiling.converts_left and tiling.rows == 128]
+CONVERTED = [number for number, (_, tiling) in enumerate(CHECKED) if tiling.converts_left and tiling.rows == 128]
 
 
 def rows_of_x(case: ContractionCase, x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def rows_of_x(case: ContractionCase, x: torch.Tensor) -> torch.Tensor:
     return x.reshape(kernel.groups, kernel.in_channels, -1).mT
 
 
-@pytest.mark.parametrize("number", RAW)
+@pytest.mark.parametrize("number", CONVERTED)
 def test_rows_of_x_have_scales_of_their_own(number, libraries):
     """As accurate as float32, row by row, where rows and steps of x differ by 18 orders of magnitude."""
     case, tiling = CHECKED[number]
@@ -136,7 +136,7 @@ def test_rows_of_x_have_scales_of_their_own(number, libraries):
         assert (error <= 6 * single.mean() + 6 * single).all()
 
 
-@pytest.mark.parametrize("number", RAW)
+@pytest.mark.parametrize("number", CONVERTED)
 def test_what_float16_terms_cannot_hold_of_x(number, libraries):
     """Rows of x that are not finite, that are tiny or huge, or zero; all others stay as they were."""
     case, _ = CHECKED[number]

@@ -18,12 +18,12 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 pytestmark = pytest.mark.usefixtures("few_processors")
 
-PAIRS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, pingpong=2, promote=1)
+TWO_TAPS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, pingpong=2, promote=1)
 DEEP = Tiling("wgmma", rows=64, columns=64, depth=32, stages=3)
 #: A stretch of a step, of a few, and of all; the last one's steps are in two parts.
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
-    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), PAIRS),
-    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), replace(PAIRS, promote=3)),
+    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), TWO_TAPS),
+    (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), replace(TWO_TAPS, promote=3)),
     (matmul(256, 1024, 64), replace(DEEP, promote=4)), (matmul(256, 1024, 64), replace(DEEP, promote=8)),
     (matmul(256, 512, 64), DEEP), (matmul(256, 1024, 64), replace(DEEP, promote=8, split_k=2)),
 ]
@@ -69,8 +69,8 @@ def test_what_is_lost_follows_the_stretches():
     assert shares(short, DEEP) == pytest.approx(1.5) and not truncation.make_up(layout_of(short, DEEP))
     assert truncation.make_up(layout_of(matmul(256, 64, 64), DEEP))
     window = convolution(2, 1, 8, 64, (6, 300), (3, 3), padding=1)
-    assert shares(window, PAIRS) == pytest.approx(1.5) and not truncation.make_up(layout_of(window, PAIRS))
-    assert truncation.make_up(layout_of(average(window), replace(PAIRS, pingpong=1)))
+    assert shares(window, TWO_TAPS) == pytest.approx(1.5) and not truncation.make_up(layout_of(window, TWO_TAPS))
+    assert truncation.make_up(layout_of(average(window), replace(TWO_TAPS, pingpong=1)))
     assert not truncation.make_up(layout_of(matmul(256, 1024, 64, scheme="fp16"), DEEP))
 
 

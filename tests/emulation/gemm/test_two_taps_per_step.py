@@ -22,10 +22,10 @@ from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
-PAIRS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
-TEAMS = replace(PAIRS, rows=128, columns=64, stages=2, pingpong=2, promote=0)
+TWO_TAPS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
+PINGPONG = replace(TWO_TAPS, rows=128, columns=64, stages=2, pingpong=2, promote=0)
 MMA = Tiling("mma", rows=64, columns=16, depth=8, stages=3, promote=1)
-BOTH = replace(PAIRS, parities=2)
+BOTH = replace(TWO_TAPS, parities=2)
 CASES = few_channel_cases()
 LONG = CASES[6]  # one run of 33 taps
 # Of 16-bit operands as they are, all taps have partners.
@@ -33,21 +33,24 @@ NATIVE = convolution(2, 1, 3, 12, (5, 70), (3, 4), padding=1, scheme="native", d
 NATIVE_BOTH = convolution(2, 2, 5, 13, (6, 9), (4, 4), stride=(1, 2), padding=(1, 2), transposed=True, scheme="native",
                           dtype="bfloat16")
 # Three runs of three taps, a step each: w stays where stages are a multiple of them. Every kind of block.
-TILINGS = (replace(PAIRS, stages=6, cluster=2), replace(PAIRS, columns=96, cluster=4),
-           replace(PAIRS, rows=256, columns=64, stages=2, promote=0), replace(PAIRS, columns=8, pingpong=2, promote=3),
-           replace(PAIRS, columns=256, stages=2, promote=0), replace(PAIRS, split_k=2), TEAMS,
+TILINGS = (replace(TWO_TAPS, stages=6, cluster=2), replace(TWO_TAPS, columns=96, cluster=4),
+           replace(TWO_TAPS, rows=256, columns=64, stages=2, promote=0),
+           replace(TWO_TAPS, columns=8, pingpong=2, promote=3),
+           replace(TWO_TAPS, columns=256, stages=2, promote=0), replace(TWO_TAPS, split_k=2), PINGPONG,
            replace(MMA, rows=128, columns=64, stages=2), replace(MMA, rows=256, columns=128, stages=4, promote=0))
 MORE = convolution(2, 1, 20, 24, (7, 9), (3, 3), padding=1)  # three steps over the channels
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
-    *((case, PAIRS) for case in CASES[:12]), *((case, MMA) for case in CASES[::3]),
+    *((case, TWO_TAPS) for case in CASES[:12]), *((case, MMA) for case in CASES[::3]),
     *((case, BOTH) for case in CASES[7:11]), (CASES[13], replace(BOTH, rows=128, columns=64, cluster=2)),
     *((CASES[12], tiling) for tiling in TILINGS),
     (CASES[8], replace(BOTH, rows=128, columns=16, stages=2, pingpong=2, promote=0)),
-    (LONG, replace(PAIRS, columns=128, stages=2, promote=0)), (MORE, PAIRS), (MORE, MMA), (softmax(CASES[0]), PAIRS),
-    (few_channel_cases("fp16")[3], replace(TEAMS, columns=32)), (few_channel_cases("fp16")[9], replace(MMA, promote=0)),
-    *((NATIVE, replace(tiling, promote=0)) for tiling in (PAIRS, MMA)), (NATIVE_BOTH, replace(BOTH, promote=0)),
-    *((change(NATIVE), replace(PAIRS, promote=0)) for change in (channels_last, softmax)),
+    (LONG, replace(TWO_TAPS, columns=128, stages=2, promote=0)), (MORE, TWO_TAPS), (MORE, MMA),
+    (softmax(CASES[0]), TWO_TAPS),
+    (few_channel_cases("fp16")[3], replace(PINGPONG, columns=32)),
+    (few_channel_cases("fp16")[9], replace(MMA, promote=0)),
+    *((NATIVE, replace(tiling, promote=0)) for tiling in (TWO_TAPS, MMA)), (NATIVE_BOTH, replace(BOTH, promote=0)),
+    *((change(NATIVE), replace(TWO_TAPS, promote=0)) for change in (channels_last, softmax)),
     (channels_last(convolution(1, 1, 5, 9, (40,), (4,), scheme="native", dtype="float16")), replace(MMA, promote=0)),
 ]
 
@@ -80,12 +83,12 @@ class TestMatrix(Matrix):
 
 def test_packed_operands_are_pytorchs():
     chosen = [*CASES[4:7], MORE, NATIVE]
-    for case, one in zip(chosen, build([(c.kernel, PAIRS) for c in chosen], whole=False), strict=True):
+    for case, one in zip(chosen, build([(c.kernel, TWO_TAPS) for c in chosen], whole=False), strict=True):
         inputs = case.inputs()
         check_packed(one[1].geometry, inputs, run(*one, inputs)[1])
 
 
-ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (PAIRS, MMA, BOTH)
+ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (TWO_TAPS, MMA, BOTH)
        if tiling is not BOTH or has_two_phases(case.kernel)]
 
 
@@ -135,7 +138,7 @@ def test_pairs_of_a_run():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_x_is_half_as_large(case, monkeypatch):
     with_span(monkeypatch, 96)
-    for tiling in (PAIRS, MMA):
+    for tiling in (TWO_TAPS, MMA):
         pairs, single = (Geometry(case.kernel, replace(tiling, depth=depth)) for depth in (8, 16))
         assert 2 * pairs.places["left"][1] == single.places["left"][1]
         last = (pairs.blocks[0] - 1) * tiling.rows
@@ -171,15 +174,17 @@ def test_steps_are_alike_where_sums_are_promoted():
     """Of lines of 64 positions a run has the lines of all rows of the window, or one, never two and one."""
     for channels, size, window in ((8, (16, 64, 64), (3, 3, 3)), (6, (9, 64, 64), (3, 3, 2)), (8, (32, 32), (5, 5)),
                                    (8, (48, 48), (3, 3)), (8, (6, 60, 60), (3, 5, 7)), (7, (80, 80), (3, 3))):
-        geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel, replace(PAIRS, rows=128, pingpong=2))
+        geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel,
+                            replace(TWO_TAPS, rows=128, pingpong=2))
         assert len({piece.counts for group in Layout(geometry, 0).pieces for piece in group}) == 1, (channels, size)
         taps = [entry for run_ in geometry.classes[0].runs for _, entry in (*run_.taps, *run_.seconds)]
         assert sorted(set(taps) - {prod(window)}) == list(range(prod(window)))
 
 
 def test_long_runs_are_cut_and_weights_stay():
-    assert [len(p.taps) for p in Layout(Geometry(LONG.kernel, PAIRS), 0).pieces[0]] == [5, 6, 6]
-    kept = [Layout(Geometry(CASES[0].kernel, replace(PAIRS, stages=stages)), 0).keeps_right for stages in (2, 3, 4, 6)]
+    assert [len(p.taps) for p in Layout(Geometry(LONG.kernel, TWO_TAPS), 0).pieces[0]] == [5, 6, 6]
+    kept = [Layout(Geometry(CASES[0].kernel, replace(TWO_TAPS, stages=stages)), 0).keeps_right
+            for stages in (2, 3, 4, 6)]
     assert kept == [False, True, False, True]
 
 
@@ -213,9 +218,9 @@ def test_sums_in_tensor_cores_are_no_longer_than_those_of_taps():
 
 
 @pytest.mark.parametrize(("case", "tiling"), [
-    (matmul(70, 8, 36), PAIRS), (matmul(70, 8, 36), MMA), (CASES[0], replace(PAIRS, depth=24)),
+    (matmul(70, 8, 36), TWO_TAPS), (matmul(70, 8, 36), MMA), (CASES[0], replace(TWO_TAPS, depth=24)),
     (CASES[5], replace(MMA, columns=128, converts_right=True)),
-    (few_channel_cases("native", "float16")[0], replace(PAIRS, promote=0))])
+    (few_channel_cases("native", "float16")[0], replace(TWO_TAPS, promote=0))])
 def test_what_has_no_pairs_is_refused(case, tiling):
     with pytest.raises(ValueError, match=r"no (tiles|pairs|threads)"):
         generate(replace(case.kernel, tiling=tiling), "k")
