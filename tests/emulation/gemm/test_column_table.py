@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
 from contraction_cases import ContractionCase, convolution, matmul
-from contraction_tools import Source, run, unit
+from contraction_tools import run
+from gemm_matrix import built, name_of
 
-from kernelwright.codegen.cuda.emulation.compile import compile_emulated
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import MOST_VALUES
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
-from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import core
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
@@ -80,17 +78,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def built():
-    """Sources, and a library for each."""
-    sources = []
-    for number, (case, tiling) in enumerate(CHECKED):
-        kernel, name = replace(case.kernel, tiling=tiling), f"case{number}"
-        made = generate(kernel, name)
-        sources.append(Source(Geometry(kernel, tiling), name, made.definition, frozenset(made.support)))
-    with ThreadPoolExecutor(2) as pool:
-        libraries = list(pool.map(compile_emulated, [unit(sources[::2]), unit(sources[1::2])]))
-    return [(libraries[number % 2], source) for number, source in enumerate(sources)]
+libraries = built(CHECKED, sanitize=False)
 
 
 def made_inputs(case: ContractionCase) -> list[torch.Tensor]:
@@ -102,15 +90,14 @@ def made_inputs(case: ContractionCase) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("order", ["", "reverse", "4711"])
-@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[f"{c.name}-{t.core}{n}" for n, (c, t) in
-                                                              enumerate(CHECKED)])
-def test_outputs_are_those_of_float64(number, order, built, monkeypatch):
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=[name_of(*entry) for entry in CHECKED])
+@pytest.mark.usefixtures("few_processors")
+def test_outputs_are_those_of_float64(number, order, libraries, monkeypatch):
     if order:
         monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
     case = CHECKED[number][0]
     inputs = made_inputs(case)
-    found, _ = run(*built[number], inputs)
+    found, _ = run(*libraries[number], inputs)
     single = evaluate_contraction(case.kernel, inputs, torch.float32)
     bound = {"fp16x3": 2.0**-18, "fp16": 2.0**-7}[case.kernel.scheme]
     for mine, expected, other in zip(found, case.expected(inputs), single, strict=True):
