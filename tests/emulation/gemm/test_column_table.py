@@ -77,7 +77,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
      Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)),
 ]
 
-
 libraries = built(CHECKED, sanitize=False)
 
 

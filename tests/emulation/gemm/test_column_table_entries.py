@@ -62,8 +62,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

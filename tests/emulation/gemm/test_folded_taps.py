@@ -67,10 +67,7 @@ CHECKED = [
 CHECKED += [(CASES[1], replace(TWO_TAPS, folded_taps=2, converts_left=True)),
             (CASES[2], replace(WIDE, folded_taps=2, packs_concurrently=True, rows=64, promote=1))]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

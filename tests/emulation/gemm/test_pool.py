@@ -83,10 +83,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
         (convolution(2, 2, 9, 10, (7, 9), (3, 3), scheme="native", dtype="bfloat16"), 2, replace(BOTH, promote=0)))),
 ]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

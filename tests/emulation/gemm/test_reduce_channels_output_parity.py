@@ -61,10 +61,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme != "native"]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

@@ -63,10 +63,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (moments(LINE), replace(MMA, rows=256, columns=128)),  # two teams
 ]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

@@ -81,10 +81,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 SCALED = [n for n, (case, _) in enumerate(CHECKED) if case.kernel.scheme == "fp16x3"]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

@@ -40,7 +40,6 @@ CASES = [(with_epilogue(FOURS), tiling(FOURS, columns=16)), (with_epilogue(THREE
          (POSITIONS, tiling(POSITIONS, 8, 3, columns=16)), (every(LINES), tiling(LINES, columns=16, slots=9)),
          (SPARSE, tiling(SPARSE, columns=16)), (LONG, tiling(LONG, 104, columns=16, slots=4))]
 
-
 libraries = built(CASES)
 
 

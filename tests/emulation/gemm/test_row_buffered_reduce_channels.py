@@ -45,7 +45,6 @@ CASES = [(folded(FEW, "min"), tiling(FEW)), (folded(FEW, "logsumexp"), tiling(FE
          (folded(STRIDED, "sum", "min"), tiling(STRIDED, 16, columns=16, slots=12)),
          (folded(LONG, "min"), tiling(LONG, 96, slots=4)), (folded(IMAGE, "sum"), tiling(IMAGE, 136, 2))]
 
-
 libraries = built(CASES)
 
 

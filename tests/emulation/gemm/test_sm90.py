@@ -54,10 +54,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (with_epilogue(WIDE), replace(SMALL, rows=128, stages=3, pingpong=3)),
 ]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

@@ -51,7 +51,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 def layout(case: ContractionCase, tiling: Tiling) -> Layout:
     return Layout(Geometry(case.kernel, tiling), 0)
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 

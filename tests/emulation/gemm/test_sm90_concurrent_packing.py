@@ -45,8 +45,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

@@ -42,8 +42,6 @@ REDUCED = softmax(convolution(2, 1, 24, 32, (20, 20), (3, 3), padding=1)), CONVE
 TOTALLED = totalled(convolution(2, 1, 24, 12, (20, 20), (3, 3), padding=1), ("sum", RELU), ordinary=False), CONVERTED
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

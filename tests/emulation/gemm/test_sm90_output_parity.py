@@ -41,10 +41,7 @@ CHECKED = [
 #: The same products in tiles of one phase: as many channels as a step has, so that sums are added up in one order.
 ALONE = [(case, replace(PINGPONG, parities=n)) for case in two_phase_cases("fp16")[0:7:6] for n in (2, 1)]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built([*CHECKED, *ALONE])
 
 

@@ -49,8 +49,6 @@ CHECKED: list[tuple[ContractionCase, Tiling, str]] = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built([(case, tiling) for case, tiling, _ in CHECKED])
 
 

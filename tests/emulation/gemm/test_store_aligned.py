@@ -66,7 +66,6 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
 libraries = built(CHECKED)
 
 

@@ -57,7 +57,6 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
 libraries = built(CHECKED)
 
 

@@ -49,7 +49,6 @@ CHECKED = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
 libraries = built(CHECKED)
 
 

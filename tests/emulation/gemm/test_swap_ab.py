@@ -57,8 +57,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
-
-
 libraries = built(CHECKED)
 
 

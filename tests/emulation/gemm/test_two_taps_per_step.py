@@ -54,7 +54,6 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (channels_last(convolution(1, 1, 5, 9, (40,), (4,), scheme="native", dtype="float16")), replace(MMA, promote=0)),
 ]
 
-
 pytestmark = pytest.mark.usefixtures("few_processors")
 
 
