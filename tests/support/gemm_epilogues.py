@@ -10,10 +10,10 @@ from contraction_cases import ContractionCase, with_epilogue
 from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import least_overlap
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
-from kernelwright.plan.access import strides_of
 from kernelwright.plan.contraction.record import in_groups
 from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
+from kernelwright.plan.reading.access import strides_of
 
 DOUBLED = {"stride": 2, "padding": 1, "output_padding": 1, "transposed": True}
 BIASED = Apply("add", (Reduced(0), Load(2, Index((0, 0, 1)))))
