@@ -139,6 +139,10 @@ template <typename T, typename Wide>
 static __device__ __forceinline__ T kw_logsumexp_result(T top, Wide scaled) {
   return kw_exponent_base(top) + log(T(scaled));
 }
+
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
 template <typename T>
 static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);

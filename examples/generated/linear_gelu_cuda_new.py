@@ -323,6 +323,10 @@ static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
 #endif
   return x;
 }
+
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
 template <typename T>
 static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);

@@ -141,6 +141,10 @@ static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x 
 // Rounded as it stands: no product before it is fused into it.
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
+
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
 template <typename T>
 static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);

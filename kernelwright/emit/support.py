@@ -1,7 +1,8 @@
 """The support text of one file: of the functions that kernels of a target share those that this file's kernels call.
 
 A text is taken apart into what stands at its top level: functions, types, tables and macros, each with the comments
-above it, and directives. What has a name is kept where kernels refer to it, directly or through others.
+above it, and directives. What has names is kept where kernels refer to one of them, directly or through others; where
+no name is seen all of it is kept.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from dataclasses import dataclass
 _COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//.*')
 _CONDITION = re.compile(r"#\s*(if|ifdef|ifndef|else|elif|endif)\b")
 _MACRO = re.compile(r"#\s*define\s+(\w+)")
-_TYPE = re.compile(r"^(?:struct|class|union|enum(?: class)?)\s+(\w+)")
-_TEMPLATE = re.compile(r"^template\s*<(?:[^<>]|<[^<>]*>)*>\s*")
-_ATTRIBUTE = re.compile(r"\b(?:__launch_bounds__|__align__|alignas|_Alignas|__attribute__)\s*\(+[^()]*\)+")
+# All names that kernels share begin so.
+_SHARED = re.compile(r"\b(?:kw|KW)_\w+")
+_FUNCTION = re.compile(rf"({_SHARED.pattern})\s*\(")
 _WORD = re.compile(r"\b[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Lines of a text's top level. name: of what they define, "" where they define nothing that has one. condition: the
-    directive that begins, splits or ends a conditional part."""
+    """Lines of a text's top level. names: of what they define, none where they define nothing that has one. condition:
+    the directive that begins, splits or ends a conditional part."""
 
     text: str
-    name: str
+    names: frozenset[str]
     condition: str
     words: frozenset[str]
 
@@ -33,13 +34,13 @@ class _Item:
 def used_support(support: str, kernels: str) -> str:
     """The support text without what neither the kernels nor the rest of it refers to."""
     items = list(_items(support))
-    kept = [not item.name for item in items]
-    wanted = {*_words(kernels), *(word for item in items if not item.name for word in item.words)}
+    kept = [not item.names for item in items]
+    wanted = {*_words(kernels), *(word for item in items if not item.names for word in item.words)}
     grown = True
     while grown:
         grown = False
         for number, item in enumerate(items):
-            if not kept[number] and item.name in wanted:
+            if not kept[number] and item.names & wanted:
                 kept[number] = grown = True
                 wanted |= item.words
     left = [item for item, is_kept in zip(items, kept, strict=True) if is_kept]
@@ -96,17 +97,12 @@ def _item(lines: list[str]) -> _Item:
     text = "\n".join(lines)
     code = "\n".join(map(_code, lines)).strip()
     condition = found[1] if (found := _CONDITION.match(code)) else ""
-    return _Item(text, _name(code), condition, _words(text))
+    return _Item(text, _names(code), condition, _words(text))
 
 
-def _name(code: str) -> str:
-    """What a piece of the top level defines; "" where that is not seen."""
+def _names(code: str) -> frozenset[str]:
+    """What a piece of the top level defines, or is about; nothing where that is not seen."""
     if code.startswith("#"):
-        return found[1] if (found := _MACRO.match(code)) else ""
-    head = _ATTRIBUTE.sub("", _TEMPLATE.sub("", re.split(r"[{=;]", code, maxsplit=1)[0]).strip()).strip()
-    if "operator" in head or head.startswith(("using", "typedef", "extern", "namespace")):
-        return ""
-    if found := _TYPE.match(head):
-        return found[1]
-    found = re.search(r"(\w+)\s*\(", head) or re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", head)
-    return found[1] if found else ""
+        return frozenset({found[1]} if (found := _MACRO.match(code)) else ())
+    head = re.split(r"[{=;]", code, maxsplit=1)[0]
+    return frozenset(_FUNCTION.findall(head) or _SHARED.findall(head))

@@ -7,7 +7,15 @@ import re
 import pytest
 from places import ROOT
 
+from kernelwright.codegen.c.support import SNIPPETS as C
+from kernelwright.codegen.cpp.support.snippets import SNIPPETS as CPP
+from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
+from kernelwright.codegen.cuda.support.snippets import SNIPPETS as CUDA
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.support import used_support
+from kernelwright.judge.reading.ctokens import functions_of, tokens_of
+
+SNIPPETS = {"c": C, "cpp": CPP, "cuda": CUDA | SCALAR_SNIPPETS}
 
 SUPPORT = '''\
 // What all of it needs.
@@ -38,6 +46,9 @@ static inline real kw_all(real x) {
   } while (0)
 
 struct kw_pair { float x, y; };
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
+template <typename T> static void kw_store_four(T* to) { kw_four<T> four; *to = four.at[0]; }
 static const float kw_table[2] = {1.0f,
                                   2.0f};
 #ifndef EMULATED
@@ -48,20 +59,42 @@ static __device__ __forceinline__ void kw_wait(unsigned barrier) { asm volatile(
 
 @pytest.mark.parametrize(("kernels", "names"), [
     ("kw_all(1.0f);", {"kw_all", "kw_bits"}), ("KW_TWICE(x);", {"KW_TWICE", "kw_add"}), ("kw_sub(x, y)", {"kw_sub"}),
-    ("kw_pair p;", {"kw_pair"}), ("kw_table[1]", {"kw_table"}), ("kw_wait(b);", {"kw_wait"}),
+    ("kw_pair p;", {"kw_pair"}), ("kw_store_four(p);", {"kw_store_four", "kw_four"}),
+    ("kw_table[1]", {"kw_table"}), ("kw_wait(b);", {"kw_wait"}),
     ("nothing(); // kw_add", set()),
 ])
 def test_what_kernels_refer_to_is_there_with_what_that_needs(kernels, names):
     text = used_support(SUPPORT, kernels)
-    defined = re.findall(r"(?:inline \w+|__ void|struct|float|define) (kw_\w+|KW_\w+)", re.sub(r"//.*", "", text), re.M)
+    defined = re.findall(r"(?:inline \w+|__ void|static void|struct|alignas\(.*\)|float|define) (kw_\w+|KW_\w+)",
+                         re.sub(r"//.*", "", text), re.M)
     assert set(defined) == names and "#include <cmath>" in text
     assert text.count("#if") == text.count("#endif") == len(names & {"kw_add", "kw_sub", "kw_wait"})
     assert not text.endswith("\n") and "\n\n\n" not in text and ("// Bits" in text) == ("kw_bits" in names)
 
 
 def test_all_of_it_stays_where_all_is_used():
-    everything = "kw_bits kw_add kw_sub kw_all KW_TWICE kw_pair kw_table kw_wait"
+    everything = "kw_bits kw_add kw_sub kw_all KW_TWICE kw_pair kw_table kw_wait kw_store_four"
     assert used_support(SUPPORT, everything) == SUPPORT.strip("\n")
+
+
+def _defined(text: str) -> set[str]:
+    """The functions, types and macros of a text, as the judge's reader finds functions."""
+    code = re.sub(r"//.*", "", text)
+    patterns = (r"\bstruct\b[^{;()]*?\b(kw_\w+)[^;()]*{", r"\)\s*(kw_\w+)\s*{", r"#\s*define\s+(\w+)")
+    return {f.name for f in functions_of(tokens_of(text))}.union(*(re.findall(p, code) for p in patterns))
+
+
+@pytest.mark.parametrize("target", ["c", "cpp", "cuda"])
+def test_whatever_is_used_what_it_needs_is_there(target):
+    """Of every function that a target's kernels share: what is left refers to nothing that was left out."""
+    for name in SNIPPETS[target]:
+        whole = TARGETS[target].support({name})
+        defined = _defined(whole)
+        for used in sorted(defined):
+            text = used_support(whole, f"{used}(x);")
+            assert used in _defined(text)
+            words = set(re.findall(r"\b(?:kw|KW)_\w+", re.sub(r"//.*", "", text)))
+            assert words & defined <= _defined(text), (name, used, (words & defined) - _defined(text))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "generated").glob("*.py")), ids=lambda path: path.stem)
