@@ -286,8 +286,9 @@ class StateNotPlain(KernelwrightError):
 class DataDependentControlFlow(KernelwrightError):
     """A branch, loop or shape depends on the values in a tensor, in every mode of the model.
 
-    Such a program is not one graph. Shapes and Python numbers may decide; tensor values may not. Where one mode does
-    so, it stays as it is, and the others are served; so does a submodule that decides.
+    Such a program is not one graph. Shapes, Python numbers and the values of buffers of one element may decide; other
+    values may not. Where one mode does so, it stays as it is, and the others are served; so does a submodule that
+    decides.
     """
 
     code = "KW201"

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.export.graph_signature import OutputKind
 from kernelwright import errors
 from kernelwright.capture import tracing
 from kernelwright.capture.converter import Converter, NotCapturable
+from kernelwright.capture.deciding import Deciding
 from kernelwright.capture.forms import plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import drawing, look_at, mark, module_of
@@ -80,11 +82,12 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     values: list[str] = []
     drawn: list[str] = []
     moved: list[str] = []
+    deciding = Deciding(work)
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
-                random_states_kept(drawn), values_read(values), outside_kept(outside, moved), \
+                random_states_kept(drawn), values_read(values, deciding), outside_kept(outside, moved), \
                 modes_asked(work, questions):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
@@ -125,8 +128,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
                              traced=_strides(program))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
-    return Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
-                                                         asks=asks)
+    graph = Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
+                                                          asks=asks)
+    return replace(graph, decided=tuple(sorted(deciding.found.items())))
 
 
 def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:

@@ -17,6 +17,7 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
+from kernelwright.capture.deciding import Deciding, SizesOfBuffers, node_of
 from kernelwright.capture.nodes import item_of, operand_of
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
@@ -25,6 +26,8 @@ from kernelwright.ir.grouped import GROUPED_PRODUCTS, grouped_shape
 #: The folder of PyTorch's code, and those of its files that a forward calls as it calls its own.
 TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 LIBRARY = tuple(TORCH + name for name in ("nn/", "distributions/", "functional.py"))
+#: The folder of what is put during a trace.
+_HERE = os.path.join(os.path.dirname(__file__), "")
 #: What a tensor says of the recorded graph that it stands in.
 _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 
@@ -127,10 +130,10 @@ def _known_truth(tensor: FakeTensor) -> bool | None:
     So layers are dropped at random: ``if torch.rand([]) < self.layerdrop``, with a probability of 0 in most models.
     """
     mode = proxy_tensor.get_proxy_mode()
-    proxy = None if mode is None else proxy_tensor.get_proxy_slot(tensor, mode.tracer, None, lambda kept: kept.proxy)
-    if proxy is None or not isinstance(proxy.node.target, torch._ops.OpOverload) or len(proxy.node.args) != 2:
+    node = None if mode is None else node_of(tensor, mode.tracer)
+    if node is None or not isinstance(node.target, torch._ops.OpOverload) or len(node.args) != 2:
         return None
-    name, (drawn, bound) = proxy.node.target.overloadpacket.__name__, proxy.node.args
+    name, (drawn, bound) = node.target.overloadpacket.__name__, node.args
     if name not in _OF_UNIT or not isinstance(bound, (int, float)) or not isinstance(drawn, torch.fx.Node) \
             or getattr(getattr(drawn.target, "overloadpacket", None), "__name__", "") != "rand":
         return None
@@ -146,9 +149,9 @@ def _raises(code: list[dis.Instruction]) -> bool:
 
 
 @contextmanager
-def values_read(found: list[str]) -> Iterator[None]:
+def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
     """While active, ``found`` gets how Python asks for the values of a tensor whose values the trace knows: what it
-    makes of them stands in the trace as plain numbers.
+    makes of them stands in the trace as plain numbers. So does what it makes of buffers, which ``deciding`` gets.
 
     Where the trace does not know a truth value, and the code asks for it in order to raise an error, the trace gets a
     check and goes on without the error.
@@ -162,6 +165,8 @@ def values_read(found: list[str]) -> Iterator[None]:
                 found.append(name)
             elif name == "__bool__" and (known := _known_truth(tensor)) is not None:
                 return known
+            elif (answer := deciding.answer(tensor, lambda t: originals[name](t, *arguments, **named))) is not None:
+                return answer
             elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
                 torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
                 return wanted
@@ -171,7 +176,8 @@ def values_read(found: list[str]) -> Iterator[None]:
     for name in _ASKS:
         setattr(torch.Tensor, name, asking(name))
     try:
-        yield
+        with SizesOfBuffers(deciding):
+            yield
     finally:
         for name in _ASKS:
             if name in own:
@@ -285,7 +291,7 @@ def bound_questions() -> bool:
 def _is_of_model(frame: FrameType) -> bool:
     """Whether code is the user's or of PyTorch's layers, rather than of the machinery that traces them."""
     file = frame.f_code.co_filename
-    return not file.startswith(TORCH) or file.startswith(LIBRARY)
+    return not file.startswith((TORCH, _HERE)) or file.startswith(LIBRARY)
 
 
 #: Questions whether something compiles, and their own answers while the user's code gets another one.

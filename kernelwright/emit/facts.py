@@ -32,6 +32,7 @@ exec(compile(forms_text(), "<kernelwright forms>", "exec"), _forms)
 OPTIONAL = {
     "OTHER_MODE": {"other_mode": "()"}, "NESTED": {"nested": "None", "keywords": "()"}, "RETURNED": {"returned": "()"},
     "UPDATED": {"updated": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"}, "ASKED": {"asked": "None"},
+    "DECIDED": {"decided": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
 }
@@ -248,8 +249,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
-    graph, where that matters. results, computed: see :mod:`kernelwright.emit.results`. given: the function that
-    gives the results that nothing is computed for.
+    graph, where that matters. decided: buffers by whose values the forward decides, and these. results, computed: see
+    :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -275,6 +276,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
             ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
             ("structure", structure_text(plan.graph.structure, model)), ("random", repr(drawn)),
-            ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("results", literal(rows)),
+            ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("decided", literal(plan.graph.decided)),
+            ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
             ("given", f"_kernelwright_{mode}_given" if given else "None")]

@@ -317,6 +317,11 @@ def _kernelwright_fit(model, facts, inputs):
                         for t, stands in zip(some, asked)]):
                     raise _KernelwrightMisfit("this call",
                                               "has other tensors that require gradients, which matters here")
+    if DECIDED:
+        for name, value in facts["decided"]:
+            home, key = binding.buffers[name]
+            if repr(home[key].item()) != repr(value):
+                raise _KernelwrightMisfit(f"buffer {name}", f"is not {value!r}, by which the forward decides")
     given = tuple(values)
     if ORDERS:
         for place, order in binding.orders:

@@ -71,6 +71,7 @@ class Graph:
     asks: the inputs and parameters of which it matters how they stand in a recorded graph, as the forward asks them or
         PyTorch refuses that they require gradients.
     checks: what tells that the model raises an error for the values that it was given.
+    decided: buffers of one element, by whose values the forward decides, and these values.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -83,6 +84,7 @@ class Graph:
     results: tuple[Result, ...] = ()
     asks: frozenset[Given] = frozenset()
     checks: tuple[Check, ...] = ()
+    decided: tuple[tuple[str, bool | int | float], ...] = ()
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:
