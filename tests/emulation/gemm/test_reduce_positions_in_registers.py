@@ -222,7 +222,7 @@ def test_warps_meet_before_shared_memory_changes(case, barriers):
     finish = definitions[definitions.index("k_finish("):]
     places = [m.start() for m in re.finditer(r"kw_part_sync\(8 \+ threadIdx\.x / 128, 128\);", finish)]
     assert len(places) == barriers + (case.kernel.scheme == "fp16")
-    assert finish.index("for (int of_n") < places[0] < min(finish.index("counts[warp] ="), finish.index("met[0 + warp"))
+    assert finish.index("for (int of_n") < places[0] < min(finish.index("counts[warp] ="), finish.index("met[warp"))
     if case.kernel.scheme != "native":
         assert places[0] < finish.index("kw_read4(columns_usual") < places[1] < finish.index("float2 two_column_scale")
 
