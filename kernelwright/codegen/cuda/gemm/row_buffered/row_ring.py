@@ -139,7 +139,7 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     if prefetches(numbers):
         index = loaded(operand.expression).index
         at = emitter_of(kernel, operand.domain, operand.names, [operand.expression]).site.base(index)
-        first = f"first_position + {row} * {ITEM_ROWS} + lane / {CHUNK} * {ITEM_ROWS - 1}"
+        first = plus("first_position", row, f"lane / {CHUNK} * {ITEM_ROWS - 1}")
         closer = [device_function(
             "Brings the same closer, to the second-level cache: of each channel the lines of memory in which its first "
             "row lies\nand its last.", "void", f"{name}_prefetch", [*source, *piece],
