@@ -7,11 +7,6 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 LEAST_WIDTH = 40
 #: Columns of the console, which so breaks and cuts nothing: what is to be wrapped is wrapped before.
 _UNLIMITED = 1 << 20
@@ -25,6 +20,8 @@ class Page:
 
     def __init__(self, colour: bool, width: int) -> None:
         self.width = max(LEAST_WIDTH, width)
+        from rich.console import Console  # it takes a third of a second, which not every run has to spend
+
         self._written = io.StringIO()
         self._console = Console(file=self._written, width=_UNLIMITED, height=1, force_terminal=colour,
                                 color_system="standard" if colour else None, no_color=not colour,
@@ -32,6 +29,8 @@ class Page:
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """One line, not wrapped, of texts and of texts with their style; without any an empty one."""
+        from rich.text import Text
+
         self._console.print(Text.assemble(*parts))
 
     def heading(self, text: str) -> None:
@@ -58,6 +57,10 @@ class Page:
 
     def table(self, rows: Sequence[Sequence[str]], *, head: Sequence[str], styles: Sequence[str] = ()) -> None:
         """Columns as wide as their widest cell. ``styles`` holds the style of each row of ``rows``."""
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
         grid = Table.grid(padding=(0, 2, 0, 0))
         for row, style in [(head, "dim"), *zip_longest(rows, styles[:len(rows)], fillvalue="")]:
             grid.add_row(*(Text.assemble((cell, style)) for cell in row))  # so that blanks beside it have no style
