@@ -128,9 +128,11 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _leaves(plan: Plan, tensors: Mapping[str, torch.Tensor], device: torch.device) -> Memory:
-    """Every leaf that one of the programs reads, and what is made once."""
+    """Every leaf that one of the programs reads, and what is made once. Of a buffer that a kernel writes nothing else
+    has the value: what that reads is below the kernel's outputs alone."""
     roots = [*_roots(plan), *plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
-    roots += [n for s in plan.steps for n in (s.inputs if isinstance(s, KernelStep) else (s.node,))]
+    roots += [n for s in plan.steps
+              for n in ((*s.inputs, *s.outputs) if isinstance(s, KernelStep) else (s.node,))]
     found: Memory = {}
     for node in walk(roots):
         if node.op == "constant":

@@ -74,6 +74,22 @@ def test_both_programs_compute_what_the_model_does(training, move_bias):
     assert all(torch.equal(tensors[name], value) for name, value in state.items())
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("asked", [slice(0), slice(1), slice(1, 3)])
+def test_kernels_of_which_nobody_asks_the_time_are_evaluated(training, asked):
+    """Those, too, that write the statistics of a norm: what these are made of is read nowhere else."""
+    torch.manual_seed(0)
+    model, x = Blocks().train(training), torch.randn(4, 8, 64)
+    plan, tensors, found = placed(model, x, move_bias=True)
+    memory = in_place._leaves(plan, tensors, CPU)
+    entries = in_place._of_plan(plan, {n: t.clone() for n, t in tensors.items()}, found[asked], memory, CPU)
+    with torch.no_grad():
+        for entry in entries:
+            entry.run(memory)
+        torch.testing.assert_close(memory[plan.results[0]], model(x), atol=1e-5, rtol=1e-5)
+    assert {entry.region for entry in entries} - {None} == set(range(len(found[asked])))
+
+
 def test_every_region_has_both_times(monkeypatch):
     """Also where a convolution stays, of which a region has the bias: its time is on both sides."""
     model, x = Blocks().eval(), torch.randn(4, 8, 64)
