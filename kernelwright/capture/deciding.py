@@ -28,7 +28,8 @@ class Deciding:
         self.model = model
         self.values = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()
                        if type(buffer) is torch.Tensor and buffer.numel() == 1 and not buffer.is_complex()
-                       and buffer.layout is torch.strided}
+                       and buffer.layout is torch.strided
+                       and buffer.untyped_storage().nbytes() == buffer.element_size()}  # no part of another tensor
         self.numbers = {name: value.item() for name, value in self.values.items()}
         self.found: dict[str, bool | int | float] = {}
 
@@ -44,8 +45,10 @@ class Deciding:
         if order is None:
             return None
         read = [n for n in dict.fromkeys([node, *(n for step in order for n in step.all_input_nodes)]) if n in names]
-        known = {leaf: self.values[names[leaf]] for leaf in read}
+        if any(map(_is_written, [*read, *order])):
+            return None
         with _disable_current_modes(), torch._C.DisableTorchFunction():  # the trace sees none of it
+            known = {leaf: self.values[names[leaf]].clone() for leaf in read}
             try:
                 for step in order:
                     args, kwargs = torch.fx.map_arg((step.args, step.kwargs), known.__getitem__)
@@ -58,8 +61,8 @@ class Deciding:
 
 
 class SizesOfBuffers(TorchFunctionMode):
-    """Lists of sizes, what is to be padded and lists in which tensors stand beside numbers, get the numbers that
-    ``deciding`` knows: PyTorch asks such tensors for their values where no Python can answer."""
+    """Puts the numbers that ``deciding`` knows in place of tensors in lists of sizes: those of ``F.pad``, and lists that
+    have numbers as well. PyTorch itself would ask these tensors for their values, which no Python answers."""
 
     def __init__(self, deciding: Deciding) -> None:
         super().__init__()
@@ -107,6 +110,19 @@ def _steps(node: torch.fx.Node, leaves: dict[torch.fx.Node, str]) -> list[torch.
         else:
             waiting += [(step, True), *((n, False) for n in step.all_input_nodes)]
     return list(order)
+
+
+def _is_written(node: torch.fx.Node) -> bool:
+    """Whether the forward has changed what a node gave, itself or through a view of it."""
+    waiting = list(node.users)
+    while waiting:
+        user = waiting.pop()
+        schema = user.target._schema if isinstance(user.target, torch._ops.OpOverload) else None
+        if schema is None or schema.is_mutable or "_norm" in schema.name:  # statistics change without being marked
+            return True
+        if any(result.alias_info is not None for result in schema.returns):
+            waiting += user.users
+    return False
 
 
 def _is_pure(node: torch.fx.Node) -> bool:

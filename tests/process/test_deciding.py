@@ -9,7 +9,11 @@ import pytest
 import torch
 from reported.case import Case
 
+from kernelwright.capture.export import capture
+from kernelwright.capture.values import NotCapturable
+from kernelwright.errors import DataDependentControlFlow
 from kernelwright.fuzz.product import Made, make
+from kernelwright.problem import load_problem
 from kernelwright.programs import new_model
 
 #: A convolution that keeps its sizes in buffers, as those of audio codecs do.
@@ -60,6 +64,21 @@ def test_kernels_run_as_long_as_buffers_are_what_they_were(name: str, tmp_path: 
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         new(x)
+
+
+@pytest.mark.parametrize("change", [
+    "self.n.view(-1).add_(5)", "self.n.data.fill_(5)", "t = self.n + 0\nt.view(-1).fill_(5)\nx = x * t",
+    "self.n.detach()[...] = 5"])
+def test_what_was_changed_through_a_view_is_not_what_it_was(change: str, tmp_path: Path):
+    """Of a buffer, and of what was made of it."""
+    asked = "t * 1" if "t =" in change else "self.n"
+    case = Case(0, "x", f"{change}\nif {asked} > 2:\n    x = x + 1\nreturn self.l(x).relu()", "torch.randn(3, 4)",
+                members="self.l = nn.Linear(4, 4)\nself.register_buffer('n', torch.tensor(0))")
+    path = tmp_path / "changing.py"
+    path.write_text(case.text())
+    problem = load_problem(path, device="cpu")
+    with pytest.raises((DataDependentControlFlow, NotCapturable)):
+        capture(problem.make_model(0), problem.make_inputs(0))
 
 
 def test_what_a_forward_counts_stays_with_pytorch(tmp_path: Path):
