@@ -61,8 +61,8 @@ class Deciding:
 
 
 class SizesOfBuffers(TorchFunctionMode):
-    """Puts the numbers that ``deciding`` knows in place of tensors in lists of sizes: those of ``F.pad``, and lists that
-    have numbers as well. PyTorch itself would ask these tensors for their values, which no Python answers."""
+    """Puts the numbers that ``deciding`` knows in place of tensors in lists of sizes: those of ``F.pad``, and lists
+    that have numbers as well. PyTorch itself would ask these tensors for their values, which no Python answers."""
 
     def __init__(self, deciding: Deciding) -> None:
         super().__init__()
