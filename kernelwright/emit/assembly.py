@@ -8,7 +8,7 @@ imports that the file's own text refers to, directly or through others.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -17,26 +17,37 @@ def folded(text: str, conditions: Mapping[str, bool]) -> str:
 
     Such a test may use ``and``, ``or`` and ``not``; such an ``if`` has no ``elif``.
     """
-    while True:
-        tree = ast.parse(text)
-        # The first of them: what stands in its branches is looked at in the next round.
-        found = next(((node, value) for node in ast.walk(tree) if isinstance(node, ast.If)
-                      and (value := _value(node.test, conditions)) is not None), None)
-        if found is None:
-            return text
-        node, value = found
+    while edits := list(_folds(ast.parse(text), conditions)):
         lines = text.split("\n")
-        branch = node.body if value else node.orelse
-        kept: list[str] = []
-        if branch:
-            start = node.lineno if value else _else_line(lines, node)
-            inner = lines[start:branch[-1].end_lineno]
-            more = branch[0].col_offset - node.col_offset
-            kept = [line[more:] if not line[:more].strip() else line for line in inner]
-        before, after = lines[:node.lineno - 1], lines[node.end_lineno:]
-        if not kept and before and after and not before[-1] and not after[0]:
-            after = after[1:]  # the blank line behind a method
-        text = "\n".join([*before, *kept, *after])
+        for node, value in sorted(edits, key=lambda edit: edit[0].lineno, reverse=True):
+            lines = _with_branch(lines, node, value)
+        text = "\n".join(lines)
+    return text
+
+
+def _folds(node: ast.AST, conditions: Mapping[str, bool]) -> Iterator[tuple[ast.If, bool]]:
+    """The outermost statements that have a branch that holds, with the condition's value: what stands in the branch is
+    looked at when that has taken the statement's place."""
+    if isinstance(node, ast.If) and (value := _value(node.test, conditions)) is not None:
+        yield node, value
+    elif isinstance(node, (ast.stmt, ast.Module, ast.excepthandler)):
+        for child in ast.iter_child_nodes(node):
+            yield from _folds(child, conditions)
+
+
+def _with_branch(lines: list[str], node: ast.If, value: bool) -> list[str]:
+    """The lines with the branch that holds in place of a statement."""
+    branch = node.body if value else node.orelse
+    kept: list[str] = []
+    if branch:
+        start = node.lineno if value else _else_line(lines, node)
+        inner = lines[start:branch[-1].end_lineno]
+        more = branch[0].col_offset - node.col_offset
+        kept = [line[more:] if not line[:more].strip() else line for line in inner]
+    before, after = lines[:node.lineno - 1], lines[node.end_lineno:]
+    if not kept and before and after and not before[-1] and not after[0]:
+        after = after[1:]  # the blank line behind a method
+    return [*before, *kept, *after]
 
 
 def _else_line(lines: list[str], node: ast.If) -> int:
