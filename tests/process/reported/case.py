@@ -1,9 +1,18 @@
-"""The form of the tables: a model as the few lines that matter."""
+"""The form of the tables, a model as the few lines that matter, and what is asked of each model: that its file does
+what the model does in eager, seen from outside."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernelwright.fuzz.alike import SETTINGS
+from kernelwright.fuzz.product import make
+from reported.pending import PENDING
 
 _HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n"
 
@@ -43,3 +52,26 @@ class Case:
                   textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8), "", "",
                   "def get_inputs():", f"    return [{self.inputs}]", "", "", "def get_init_inputs():", "    return []"]
         return "\n".join(parts) + "\n"
+
+
+def held(theme: str, cases: Mapping[str, Case]) -> Callable[..., None]:
+    """The test of a table's models. A known fault fails its test as long as it is one, and no longer."""
+
+    def marked(name: str) -> object:
+        if (why := PENDING.get(f"{theme}: {name}")) is None:
+            return name
+        return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why))
+
+    @pytest.mark.parametrize("name", [marked(name) for name in cases])
+    def test_reported(name: str, tmp_path: Path) -> None:
+        case = cases[name]
+        path = tmp_path / "reported_model.py"
+        path.write_text(case.text())
+        made = make(path)
+        found = made.differences(extreme=case.extreme)
+        for further in case.also:
+            found += made.differences(settings=SETTINGS[:2], inputs=further)
+        assert not found, "\n".join(map(str, found[:8]))
+        assert made.runs_kernels() or not case.kernels, made.notes
+
+    return test_reported

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "classes ignored, weighted and smoothed": Case(
@@ -61,3 +61,5 @@ CASES = {
         20406, "x, t", "F.ctc_loss(x.log_softmax(2), t, (6, 5), (3, 2))",
         "torch.randn(6, 2, 4), torch.randint(1, 4, (2, 3))", kernels=False),
 }
+
+test_reported = held("losses", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "without elements": Case(
@@ -57,3 +57,5 @@ CASES = {
         97968, "x", "return torch.count_nonzero(x, 1), (x != 0).sum(), x.nansum(1)",
         "torch.tensor([[0.0, -0.0, 1.0], [float('nan'), 2.0, 0.0]])"),
 }
+
+test_reported = held("reductions", CASES)

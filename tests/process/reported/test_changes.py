@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "read before the change": Case(
@@ -55,3 +55,5 @@ CASES = {
         126474, "x, y", "torch.addcmul(x[:-1], y, y, out=y)\nreturn x + 1, y * 2", "torch.randn(5), torch.randn(4)",
         kernels=False),
 }
+
+test_reported = held("changes", CASES)

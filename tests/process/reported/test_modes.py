@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "asks whether gradients are recorded": Case(
@@ -51,3 +51,5 @@ CASES = {
         "y = x.relu()\nif x.shape[0] > 2 and y.dim() == 2:\n    y = y.sum(-1, keepdim=True) + x\nreturn y",
         "torch.randn(3, 4)", also=("torch.randn(2, 4)",)),
 }
+
+test_reported = held("modes", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "floor division at the end of the range": Case(
@@ -60,3 +60,5 @@ CASES = {
         131910, "x", "return x.int(), x.long() * 2, x.to(torch.int16), x.bool()",
         "torch.tensor([0.9, -0.9, 300.7, -5.0, 0.0])"),
 }
+
+test_reported = held("integers", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 _FUNCTION = '''
 class Scaled(torch.autograd.Function):
@@ -66,3 +66,5 @@ CASES = {
         "torch.randn(3, 4)", members="self.l = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))",
         before="import torch.utils.checkpoint"),
 }
+
+test_reported = held("gradients", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "an unrolled loop": Case(
@@ -48,3 +48,5 @@ CASES = {
         members="self.w = nn.ParameterList(torch.randn(4, 4) for _ in range(3))\n"
                 "self.b = nn.ParameterList(torch.randn(4) for _ in range(3))"),
 }
+
+test_reported = held("loops", CASES)

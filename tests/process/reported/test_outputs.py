@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "a named tuple": Case(
@@ -47,3 +47,5 @@ CASES = {
         "torch.randn(4, 3)"),
     "a single one in a list": Case(45792, "x", "return [x.sigmoid() * 2]", "torch.randn(3, 4)"),
 }
+
+test_reported = held("outputs", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 _LAYER = "nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)"
 
@@ -64,3 +64,5 @@ CASES = {
         190486, "x", "self.l(x) + 1", "torch.randn(2, 5, 8)",
         members="self.l = nn.TransformerEncoderLayer(8, 2, 16, activation='gelu', norm_first=True, batch_first=True)"),
 }
+
+test_reported = held("attention", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "a transposed convolution with output padding": Case(
@@ -61,3 +61,5 @@ CASES = {
         183249, "x", "F.fractional_max_pool2d(x, 2, output_size=3) * 2", "torch.randn(1, 2, 7, 7)", kernels=False),
     "power average": Case(100987, "x", "F.lp_pool2d(x.abs(), 2, 2) + 1", "torch.randn(1, 2, 6, 6)"),
 }
+
+test_reported = held("images", CASES)

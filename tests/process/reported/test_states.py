@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "a running mean without momentum": Case(
@@ -63,3 +63,5 @@ CASES = {
         "torch.randn(3, 4)",
         members="self.parts = nn.ModuleDict({'a': nn.Linear(4, 4), 'skip': nn.Identity(), 'b': nn.Tanh()})"),
 }
+
+test_reported = held("states", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 _LAST = "torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)"
 
@@ -40,3 +40,5 @@ CASES = {
         92063, "x", "return x.contiguous() * 2, x.clone() + 1, x.reshape(-1).exp()", "torch.randn(4, 6).t()"),
     "unfolded windows": Case(172064, "x", "x.unfold(1, 3, 1).tanh().sum(-1)", "torch.randn(2, 8)"),
 }
+
+test_reported = held("layouts", CASES)

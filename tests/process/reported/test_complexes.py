@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "rotations of pairs": Case(
@@ -36,3 +36,5 @@ CASES = {
         181625, "x", "torch.stft(x, 16, 4, window=self.w, return_complex=True).abs().log1p()", "torch.randn(2, 64)",
         members="self.register_buffer('w', torch.hann_window(16))"),
 }
+
+test_reported = held("complexes", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 _ENDS = "torch.tensor([0.0, -0.0, float('inf'), -float('inf'), float('nan'), 1.0, -1.0, 1e-40, -1e-40, 3e38])"
 
@@ -79,3 +79,5 @@ CASES = {
         145266, "x", "return x.sin() * 2, x.cos() + 1",
         "torch.tensor([1e5, -1e8, 1e12, 3e18, 1e30, 1e300, 0.5], dtype=torch.float64)"),
 }
+
+test_reported = held("signs", CASES)

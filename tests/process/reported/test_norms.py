@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "layer norm of a large mean": Case(51102, "x", "F.layer_norm(x, (4,)) * 2", "torch.randn(5, 4) + 2000"),
@@ -53,3 +53,5 @@ CASES = {
         117542, "x", "return x.softmax(1), x.log_softmax(1), x.logsumexp(1), F.softmin(x, 1)",
         "torch.randn(3, 6) * 1e4"),
 }
+
+test_reported = held("norms", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "a number as a tensor": Case(100191, "x", "(x * torch.as_tensor(2)).tanh()", "torch.ones(5)"),
@@ -48,3 +48,5 @@ CASES = {
         195675, "x", "x.clamp_min(torch.finfo(x.dtype).eps).log()", "torch.tensor([1e-30, 1e-10, 0.5, 2.0])",
         kernels=False),
 }
+
+test_reported = held("dtypes", CASES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reported.case import Case
+from reported.case import Case, held
 
 CASES = {
     "added at repeated places": Case(
@@ -63,3 +63,5 @@ CASES = {
         69339, "i, x", "(F.one_hot(i, 4).float() * x.softmax(-1)).sum(-1)",
         "torch.tensor([0, 3, 1]), torch.randn(3, 4)"),
 }
+
+test_reported = held("indexing", CASES)
