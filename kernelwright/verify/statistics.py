@@ -13,8 +13,8 @@ from statistics import median_low
 
 import torch
 
-#: Elements taken at a time; about ten float64 temporaries of this size live at once.
-BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 24}
+#: Elements taken at a time; about ten float64 temporaries of this size live at once: on a CPU within its caches.
+BLOCK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
 #: Axes with more slices than this have no statistics per slice (their vectors would be outputs themselves).
 MOST_SLICES = 1 << 20
 #: How close a finite value must be where float32 eager and float64 disagree on finiteness (overflow).
