@@ -26,8 +26,8 @@ Contractions = Annotated[str, typer.Option(
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
 Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
 Effort = Annotated[str, typer.Option(
-    metavar="quick|normal|thorough", help="How long a run may take: 30, 120 or 900 seconds, unless --budget says "
-    "otherwise.")]
+    metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
+    "seconds, unless --budget says otherwise.")]
 Budget = Annotated[float | None, typer.Option(
     "--budget", metavar="SECONDS", help="How long a run may take, from loading to the written file, baselines "
     "included; by default, what the effort says.")]

@@ -100,6 +100,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         lesser = {m.name: lesser[m.name] for m in modes if m.name in fewer and again.get(m.program) == SLOWER}
     budget.done("verify")
     if not alone:  # what others compile takes its time: beside programs that stay
+        budget.baselines_begin()
         slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True)
     if slower:
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]

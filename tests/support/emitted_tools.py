@@ -134,7 +134,7 @@ PROBLEMS = {
 def short_budgets(patch: pytest.MonkeyPatch) -> None:
     """Runs that are in no hurry and time as little as does, without a compiled baseline: it is timed in tests of its
     own."""
-    patch.setattr(budget, "SECONDS", dict.fromkeys(budget.SECONDS, 1000.0))
+    patch.setattr(budget, "SECONDS", dict.fromkeys(budget.SECONDS, (1000.0, 1000.0)))
     patch.setattr(budget, "SHARES", {"tune": (4.0, 0.5), "verify": (3.0, 0.004), "time": (1.0, 0.0003),
                                      "baselines": (0.01, 0.00001)})
     for module in (layouts, regions):
