@@ -24,6 +24,7 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.lowering.losses import LOWERINGS
+from kernelwright.problem.seeds import seed_generators
 
 #: Operators that choose or move values and round nothing.
 _EXACT = frozenset((
@@ -68,7 +69,7 @@ def evaluated(graph: Graph, values: Mapping[str, torch.Tensor], disturb: Callabl
     """The graph's outputs and new buffer values in float64, random draws in the order of the model."""
     roots = roots_of(graph)
     drawing = sorted((n for n in walk(roots) if n.get("serial", -1) >= 0), key=lambda n: n["serial"])
-    torch.manual_seed(0)
+    seed_generators(0)
     with torch.no_grad():
         return exact((*drawing, *roots), values, disturb)[len(drawing):]
 

@@ -37,6 +37,7 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
+from kernelwright.problem.seeds import seed_generators
 from kernelwright.programs import new_model
 from kernelwright.records import Mode, Result
 from kernelwright.roofline.devices import Device
@@ -117,7 +118,7 @@ def check(text: str, level: str = "graph", target: str = HOST_TARGET, seed: int 
     except _Wrong as found:
         return found.outcome
     finally:
-        torch.manual_seed(0)
+        seed_generators(0)
 
 
 # Graph -------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
             inputs = problem.make_inputs(seed)
             model = problem.make_model(seed).train(training)
             redraw(model, seed)
-            torch.manual_seed(0)
+            seed_generators(0)
             with torch.no_grad():
                 copy.deepcopy(model)(*copy.deepcopy(inputs))
         except Exception as error:
@@ -179,7 +180,7 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], na
     """The captured graph's results and buffers are the model's: in float64, or in the model's own narrow types."""
     double = float64_copy(model) if not narrow else copy.deepcopy(model)
     arguments = widened(inputs) if not narrow else copy.deepcopy(inputs)
-    torch.manual_seed(0)
+    seed_generators(0)
     with torch.no_grad():
         wanted = (double(*arguments) if narrow else call_in_float64(double, arguments))
     values = values_of(model, graph, inputs)
@@ -249,7 +250,7 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
             # Plans round constants and casts to the types of their kernels.
             for plan, which in _plans(rewritten, graph, target, device):
                 with _Stage("plan"):
-                    torch.manual_seed(0)
+                    seed_generators(0)
                     with torch.no_grad():
                         results, buffers = run_plan(plan, values)
                     wrong = disagreement([*results, *(buffers[e.name] for e in graph.effects)], graph, values,
@@ -380,7 +381,7 @@ def _unexplained(model: nn.Module, candidate: nn.Module, inputs: list[Any], fini
     expected = evaluated(graph, values)
     results = []
     for module in (candidate, copy.deepcopy(model)):
-        torch.manual_seed(0)
+        seed_generators(0)
         with torch.no_grad():
             results.append(flatten(module(*copy.deepcopy(inputs)), "output"))
     outputs, eager = results

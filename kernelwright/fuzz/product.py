@@ -21,6 +21,7 @@ from kernelwright.modes import described_mode, distinct
 from kernelwright.pipeline import explain
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.inputs import changed
+from kernelwright.problem.seeds import seed_generators
 from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
@@ -64,7 +65,7 @@ class Made:
 
         def given() -> list[Any]:
             if inputs:
-                torch.manual_seed(seed)
+                seed_generators(seed)
                 return list(eval(f"[{inputs}]", vars(sys.modules[self.problem.model_class.__module__])))
             values = self.problem.make_inputs(seed)
             return values if change is None else map_tensors(

@@ -6,8 +6,23 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's generators as ``torch.manual_seed`` does. That notes the seed, and who gave it, for devices that may
+    be started later; where there is no device, it would take most of the time of a small trial."""
+    if _has_device():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@cache
+def _has_device() -> bool:
+    return torch.accelerator.is_available()
 
 
 @contextmanager
@@ -21,7 +36,7 @@ def seeded(seed: int) -> Iterator[None]:
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         try:
-            torch.manual_seed(seed)
+            seed_generators(seed)
             random.seed(seed)
             if numpy:
                 numpy.random.seed(seed % 2**32)

@@ -13,6 +13,7 @@ from torch import nn
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
+from kernelwright.problem.seeds import seed_generators
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
 
@@ -95,7 +96,7 @@ def random_state() -> list[torch.Tensor]:
 
 
 def seed_all(seed: int) -> list[torch.Tensor]:
-    torch.manual_seed(seed)
+    seed_generators(seed)
     return random_state()
 
 
