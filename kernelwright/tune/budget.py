@@ -12,9 +12,9 @@ SECONDS = {"quick": (30.0, 60.0), "normal": (120.0, 120.0), "thorough": (900.0, 
 #: The share of a run, by effort, that is kept for compiled baselines until their turn comes, at the end.
 _KEPT = {"quick": 0.5, "normal": 0.25, "thorough": 0.25}
 #: What the stages that measure get of the time that is left, in parts of all that are still to come, and the share of
-#: the whole budget that each needs at most. Baselines are the compilers of others, whose times stand in the report:
-#: they share with their timing alone, as what they need is kept for them.
-SHARES = {"tune": (4.0, 0.5), "verify": (3.0, 0.2), "time": (1.0, 0.1), "baselines": (4.0, 0.5)}
+#: the budget, without what is kept for baselines, that each needs at most. Baselines are the compilers of others, whose
+#: times stand in the report: they share with their timing alone, as what they need is kept for them.
+SHARES = {"tune": (4.0, 0.5), "verify": (3.0, 0.2), "time": (1.0, 0.1), "baselines": (4.0, 1.0)}
 #: Of contractions on a GPU, by effort: the share of the budget in which their forms are timed, how many forms of each
 #: may be tried, and how many of all.
 _CONTRACTIONS = {"quick": (0.07, 8, 32), "normal": (0.07, 8, 64), "thorough": (0.07, 16, 320)}
@@ -24,9 +24,10 @@ _CONTRACTIONS = {"quick": (0.07, 8, 32), "normal": (0.07, 8, 64), "thorough": (0
 class Budget:
     """A deadline, and shares of what is left until then. Made once for a run; its clock starts then.
 
-    seconds: of the run. measures: whether anything is timed; without it every kernel that is right stays.
+    seconds: of the run without compiled baselines, for which kept_seconds are added when `baselines_begin`. measures:
+    whether anything is timed; without it every kernel that is right stays.
     contraction_seconds, contraction_forms, contraction_kernels: seconds of timing contractions, how many forms of each
-    may be tried, and how many of all. kept_seconds: what is kept for compiled baselines until `baselines_begin`.
+    may be tried, and how many of all.
     """
 
     seconds: float
@@ -35,27 +36,28 @@ class Budget:
     contraction_seconds: float = 0.0
     contraction_forms: int = 0
     contraction_kernels: int = 0
+    baselines_run: bool = False
     begun: float = field(default_factory=lambda: clock())
     coming: set[str] = field(default_factory=lambda: set(SHARES))
 
     def until_end(self) -> float:
         """Seconds until the deadline; 0 after it."""
-        return max(0.0, self.seconds - (clock() - self.begun))
+        return max(0.0, self.seconds + self.kept_seconds - (clock() - self.begun))
 
     def left(self) -> float:
-        """Seconds until the deadline but for what is kept for baselines."""
-        return max(0.0, self.until_end() - self.kept_seconds)
+        """Seconds until the deadline, or until compiled baselines have their turn."""
+        return self.until_end() if self.baselines_run else max(0.0, self.until_end() - self.kept_seconds)
 
     def share(self, stage: str) -> float:
         """Seconds that ``stage``, one of `SHARES`, may take from now on."""
         parts, most = SHARES[stage]
         others = sum(SHARES[other][0] for other in self.coming - {stage}
-                     if other != "baselines" or not self.kept_seconds)
+                     if other != "baselines" or self.baselines_run or not self.kept_seconds)
         return min(self.left() * parts / (parts + others), most * self.seconds)
 
     def baselines_begin(self) -> None:
         """Give what was kept for baselines to them, and to their timing."""
-        self.kept_seconds = 0.0
+        self.baselines_run = True
 
     def done(self, *stages: str) -> None:
         """Leave the shares of stages that need no more to the others."""
@@ -68,7 +70,7 @@ def budget_of(effort: str, seconds: float | None = None, *, baselines: bool = Tr
     whole = SECONDS[effort][baselines] if seconds is None else seconds
     kept = _KEPT[effort] * whole if baselines else 0.0
     share, forms, kernels = _CONTRACTIONS[effort]
-    budget = Budget(whole, True, kept, share * (whole - kept), forms, kernels)
+    budget = Budget(whole - kept, True, kept, share * (whole - kept), forms, kernels)
     if not baselines:
         budget.done("baselines")
     return budget
