@@ -59,7 +59,7 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
-    known = tuning.modes(planned, 0.0)
+    known = tuning.first(planned)
     tuning.build_ahead(known)
     began = clock()
     try:

@@ -42,6 +42,8 @@ _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
 _PROGRAMS = "programs"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
+# The share of a run in which convolutions alone are timed in both memory orders, before anything is built.
+_OF_ORDERS = 0.07
 
 
 @dataclass
@@ -80,6 +82,22 @@ class Tuning:
         if self.ahead is not None:
             self.ahead.finish()
             self.ahead = None
+
+    def first(self, modes: list[ModeProgram]) -> list[ModeProgram]:
+        """The modes as earlier runs have measured them. On a GPU the library's convolutions are timed now, each alone
+        in both memory orders: which is the faster one depends on the library's version, and whole networks on it."""
+        if self._orders_decide():
+            ends, programs = clock() + _OF_ORDERS * self.stages.budget.seconds, distinct(modes)
+            with self.stages.stage("tune"):
+                for place, mode in enumerate(programs):
+                    layouts.convolution_seconds(mode.plan, self.problem.device,
+                                                max(0.0, ends - clock()) / (len(programs) - place))
+        return self.modes(modes, 0.0)
+
+    def _orders_decide(self) -> bool:
+        """Whether what convolutions take alone decides on their memory order until whole programs are measured: on a
+        GPU, whose kernels read and write every order alike. On a CPU it is predicted by how its library computes."""
+        return self.problem.device.type == "cuda" and self.stages.budget.measures
 
     def modes(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
         """The modes as measurements have them: those of earlier runs and, for so many seconds, new ones. Where tuning
@@ -141,10 +159,12 @@ class Tuning:
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
                 kept = _kept_anyway(mode)
+                orders = layouts.convolution_seconds(mode.plan, problem.device, 0.0) if self._orders_decide() else {}
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
-                    seconds=max(0.0, ends - clock()) / (len(programs) - place))
+                    seconds=max(0.0, ends - clock()) / (len(programs) - place),
+                    order_saves=layouts.saved_seconds(mode.plan, mode.captured, orders, self.device))
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
@@ -212,15 +232,19 @@ class Tuning:
                 promised[mode.program] = sum((first - last) * ((n in plan.channels_last) - (n in before))
                                              for n, (first, last) in found.items())
         waiting = [m for m in programs if m.program in others and m.program not in ratios]
+        alone = set[Hashable]()
         if waiting and ends - clock() < self.stages.seconds.get("build", 0.0):  # there are two files to be built
-            self._note(len(waiting), "{} of the programs with convolutions channels-last",
-                       sum(promised[m.program] for m in waiting))
+            if self._orders_decide():
+                alone = {m.program for m in waiting}
+            else:
+                self._note(len(waiting), "{} of the programs with convolutions channels-last",
+                           sum(promised[m.program] for m in waiting))
             waiting = []
         if waiting:
             ratios |= self._measured(modes, waiting, others, ends)
         for mode in programs:
             ratio = ratios.get(mode.program, 0.0)
-            if ratio:
+            if ratio or mode.program in alone:
                 plan = others[mode.program].plan
                 words = layouts.words(plan, None if mode.plan.channels_last else ratio) if plan.channels_last else ""
                 others[mode.program] = replace(mode, plan=replace(plan, layout=words))

@@ -125,12 +125,14 @@ def scales(step: KernelStep) -> frozenset[Node]:
 
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
-           build_all: Build = build_libraries, seconds: float = inf) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           build_all: Build = build_libraries, seconds: float = inf, order_saves: Mapping[Node, float] | None = None
+           ) -> tuple[dict[Node, Choice], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
-    how long those may be measured that no earlier run has, with most work first.
+    how long those may be measured that no earlier run has, with most work first. order_saves: what torch
+    calls take less in another memory order than they are measured in.
     """
     tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
@@ -144,7 +146,8 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
         if key in missing and key not in now:
             choice, reason = None, LATE
         else:
-            choice, reason = decide(missing[key] if key in now else case, measured[key])
+            choice, reason = decide(missing[key] if key in now else case, measured[key],
+                                    max(((order_saves or {}).get(s.covers[0], 0.0) for s in some), default=0.0))
             say(line(case, measured[key], choice, reason))
         for step in some:
             node = step.covers[0]
@@ -292,8 +295,9 @@ def _key(case: Case, device: torch.device, most: int, *, strict: bool) -> str:
     return repr((machine(device), flags, strict, most, generator_digest(), case.saved_seconds, _form(case.step)))
 
 
-def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
-    """The form that a contraction takes, or None and why it stays a torch call."""
+def decide(case: Case, measured: Measured | None, saved: float = 0.0) -> tuple[Choice | None, str]:
+    """The form that a contraction takes, or None and why it stays a torch call. saved: the seconds that the torch call
+    takes less in another memory order than it was measured in."""
     library = library_name(case.node)
     if measured is None:
         return None, "its operands do not fit the device's memory twice" if case.forms else \
@@ -305,7 +309,7 @@ def decide(case: Case, measured: Measured | None) -> tuple[Choice | None, str]:
         return None, f"measured on this device: no kernel of ours is as accurate as {library}: {nearest(measured)}"
     best = min(accurate, key=lambda t: t.seconds)
     share = _WIN if len(case.step.covers) > 1 else _WIN_ALONE
-    if best.seconds > share * measured.seconds:
+    if best.seconds > share * (measured.seconds - saved):
         return None, f"measured on this device: {library} is as fast"
     figures = Figures(best.seconds, measured.seconds, best.usual, measured.usual)
     return as_tried(case.step, replace(best.form, figures=figures)), ""

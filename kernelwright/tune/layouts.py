@@ -204,6 +204,18 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     return result if gain > _copy_seconds((s.outputs[0] for s in result.kernels if s.copies), device) else None
 
 
+def saved_seconds(plan: Plan, captured: Graph, seconds: Seconds, device: Device) -> dict[Node, float]:
+    """What the library's convolutions of a plan take less channels-last, where they promise a gain together: each less
+    its part of the copies that the program then needs. A kernel in their place has to beat that."""
+    last = channels_last_plan(plan, captured, seconds, device) if seconds else None
+    if last is None:
+        return {}
+    gains = {n: seconds[n][0] - seconds[n][1] for n in last.channels_last if n in seconds}
+    copies = _copy_seconds((s.outputs[0] for s in last.kernels if s.copies), device)
+    share = max(0.0, 1.0 - copies / gain) if (gain := sum(gains.values())) > 0.0 else 0.0
+    return {n: share * gain for n, gain in gains.items() if gain > 0.0}
+
+
 def measured_programs(programs: Mapping[str, nn.Module], example: Sequence[object], device: torch.device,
                       budget_seconds: float) -> Mapping[str, Times]:
     """Time whole models on the example inputs, without gradients; {} where the memory does not do for both."""

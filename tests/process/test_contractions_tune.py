@@ -97,6 +97,8 @@ def test_the_fastest_of_the_accurate_ones():
     choice, reason = tune.decide(case, measured)
     assert choice == Choice("fp16x3", TILING, Figures(2.0, 3.0, 1e-7, 2e-7), reduces=False) and not reason
     assert tune.decide(case, replace(measured, seconds=2.1)) == (None, "measured on this device: cuBLAS is as fast")
+    faster = measured.seconds - 2.1  # in another memory order
+    assert tune.decide(case, measured, faster) == (None, "measured on this device: cuBLAS is as fast")
     assert tune.decide(case, replace(measured, errors=(Error(1e-9, 1e-9),) * 2)) == (
         None, "measured on this device: no kernel of ours is as accurate as cuBLAS: its error is 100 times as large, "
         "the largest 300 times")

@@ -30,9 +30,9 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.progress import Progress
 from kernelwright.report.text import render_text
-from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings
-from kernelwright.tune import layouts
+from kernelwright.tune import budget, layouts
 from kernelwright.tune.regions import Untried
 from kernelwright.tuned import Tuning
 
@@ -488,6 +488,49 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
                 assert ours.stride() == theirs.stride()
     assert all(mode.certificate.passed for mode in result.modes)
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_where_orders_decide_no_program_need_be_measured(decides: bool, monkeypatch: pytest.MonkeyPatch,
+                                                         tmp_path: Any) -> None:
+    """As on a GPU: the very first file has the convolutions as each was measured alone."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(Tuning, "_orders_decide", lambda tuning: decides)
+    asked, first = [], []
+
+    def seconds(plan: Plan, device: torch.device, limit: float) -> dict:
+        asked.append(limit)
+        return {n: (2.0, 1.0) for n in convolutions(plan.graph)}
+
+    def never(*_: Any) -> dict:
+        raise AssertionError("whole programs were measured")
+
+    write = selection.written
+    monkeypatch.setattr(layouts, "convolution_seconds", seconds)
+    monkeypatch.setattr(layouts, "measured_programs", never)
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
+    monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
+    monkeypatch.setattr(selection, "written", lambda problem, modes, *rest: (
+        first.append([bool(m.plan.channels_last) for m in modes]), write(problem, modes, *rest))[1])
+    monkeypatch.setattr(budget, "SHARES", {**budget.SHARES, "tune": (0.0, 0.0)})
+    torch.manual_seed(0)
+    result = kernelwright.optimize(Pair(), (torch.randn(3, 3, 17, 16),), budget=1000.0, effort="quick", target="cpp",
+                                   baselines="none")
+    report = render_text(result)
+    assert ("all 2 convolutions run channels-last" in report) == decides and "as fast as channels-first" not in report
+    assert ("of the programs with convolutions channels-last" in report) != decides
+    assert (asked[0] > 0.0) == decides and all(all(found) == decides for found in first)
+    assert all(mode.certificate.passed for mode in result.modes)
+
+
+def test_what_another_order_saves_of_the_librarys_calls() -> None:
+    """Each convolution less its part of the copies, and nothing where together they promise no gain."""
+    graph, nodes = chain()
+    plan = make_plan(graph, graph)
+    saves = layouts.saved_seconds(plan, graph, dict.fromkeys(nodes, (2.0, 1.0)), H200)
+    assert set(saves) == set(nodes) and all(0.9 < seconds <= 1.0 for seconds in saves.values())
+    assert layouts.saved_seconds(plan, graph, dict.fromkeys(nodes, (1.0, 2.0)), H200) == {}
+    assert layouts.saved_seconds(plan, graph, {}, H200) == {}
 
 
 def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
