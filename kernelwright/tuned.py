@@ -43,7 +43,7 @@ _PROGRAMS = "programs"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
 # The share of a run in which convolutions alone are timed in both memory orders, before anything is built.
-_OF_ORDERS = 0.07
+_OF_ORDERS = 0.1
 
 
 @dataclass
@@ -78,10 +78,9 @@ class Tuning:
                 raise
 
     def stop_building(self) -> None:
-        """Let nothing be compiled ahead any more."""
+        """Let nothing else be compiled ahead."""
         if self.ahead is not None:
-            self.ahead.finish()
-            self.ahead = None
+            self.ahead.stop()
 
     def first(self, modes: list[ModeProgram]) -> list[ModeProgram]:
         """The modes as earlier runs have measured them. On a GPU the library's convolutions are timed now, each alone
@@ -164,6 +163,7 @@ class Tuning:
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
                     seconds=max(0.0, ends - clock()) / (len(programs) - place),
+                    there=frozenset(self.ahead.there) if self.ahead is not None else frozenset(),
                     order_saves=layouts.saved_seconds(mode.plan, mode.captured, orders, self.device))
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
@@ -219,6 +219,8 @@ class Tuning:
                 if before and not found:
                     continue
                 seconds_of = {**layouts.predicted_seconds(mode.plan, self.device), **found}
+                if self._orders_decide():
+                    seconds_of |= layouts.like_others(mode.plan, found, self.device)
                 plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds_of, self.device)
                 if plan is None and before:
                     plan = layouts.first_plan(mode.plan, mode.captured, self.device)

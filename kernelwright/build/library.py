@@ -97,7 +97,10 @@ class BuiltAhead:
         count = spare_processors() if workers is None else workers
         self._waiting = deque(zip(sources, names, strict=True))
         self._target = target
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(count, len(sources)))]
+        #: The names of the libraries that are there.
+        self.there: set[str] = set()
+        # Not daemons: a process that ends within a build would leave it half done, and locked.
+        self._threads = [threading.Thread(target=self._work) for _ in range(min(count, len(sources)))]
         for thread in self._threads:
             thread.start()
 
@@ -107,10 +110,15 @@ class BuiltAhead:
                 with suppress(Exception):  # another thread may have taken the last one
                     source, name = self._waiting.popleft()
                     build_library(source, self._target, name)
+                    self.there.add(name)
+
+    def stop(self) -> None:
+        """Begin no other. Those that have begun go on; whoever asks for one of them waits for it."""
+        self._waiting.clear()
 
     def finish(self) -> None:
         """Begin no other, and wait for those that have begun."""
-        self._waiting.clear()
+        self.stop()
         for thread in self._threads:
             thread.join()
 

@@ -6,30 +6,33 @@ for all contractions at the same time and without the device. The trials have th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 import torch
 
 from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.ir.node import Node
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.processors import processors
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_guess import split_forms
 from kernelwright.tune.contraction_memory import Measured, remember
-from kernelwright.tune.contraction_trials import Build, Case, build, try_out
+from kernelwright.tune.contraction_trials import Build, Case, build, launcher_name, try_out
 
 #: Contractions that are built at a time.
 _TOGETHER = 8
+#: What compiling a text of one takes, in seconds of one processor.
+_TEXT_SECONDS = 10.0
 
 
 def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], device: torch.device, row: Device,
-                  budget: Budget, build_all: Build, *, strict: bool, seconds: float = inf
-                  ) -> dict[str, Measured | None]:
+                  budget: Budget, build_all: Build, *, strict: bool, seconds: float = inf,
+                  there: Collection[str] = ()) -> dict[str, Measured | None]:
     """What is measured of contractions, by the key under which it is kept: None of those that do not fit the memory,
     and nothing of those for which there was no time.
 
@@ -37,6 +40,8 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     its turn comes, and one without forms is none that could run. A case is tried in the
     forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
+    there: names of launchers whose libraries need not be compiled: where there is no time to compile the forms of a
+    round, these alone are tried, and what comes of them is not kept.
     """
     ends = clock() + seconds
     each = budget.contraction_seconds / max(1, len(cases))
@@ -47,13 +52,17 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     keys = list(cases)
     while keys and ends - clock() > longest:
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
-        first, others = {}, {}
+        first, others, partly = {}, {}, set[str]()
+        if ends < inf and ends - begun < _compiling(cases[key] for key in now):
+            partly = {key for key in now if cases[key].forms}
+            now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
         for key in now:
             if not cases[key].forms:
                 continue
-            forms, rest = split_forms(cases[key], own, device)
-            first[key] = replace(cases[key], forms=forms)
-            others |= {key: replace(cases[key], forms=rest)} if rest else {}
+            case = _of_those(cases[key], there) if key in partly else cases[key]
+            forms, rest = (case.forms, ()) if key in partly else split_forms(case, own, device)
+            first[key] = replace(case, forms=forms)
+            others |= {key: replace(case, forms=rest)} if rest else {}
             _forget(device)
         left -= sum(len(case.forms) for case in first.values())
         others = others if left > 0 else {}
@@ -66,7 +75,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
             measured[key] = found
             if key in others and not found.accurate:
                 waiting[key] = others[key]  # kept with what comes of it: a run that ends before goes on from here
-            else:
+            elif key not in partly:
                 remember(key, found)
         longest = max(longest, clock() - begun)
     forms = max(1, left // max(1, len(waiting)))
@@ -84,6 +93,18 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
         assert tried is not None  # who waits has been tried once
         remember(key, tried)
     return measured
+
+
+def _compiling(cases: Iterable[Case]) -> float:
+    """What it takes to compile the forms of cases side by side, of which those are first that promise most."""
+    texts = sum(len(case.rounding or case.forms) for case in cases)
+    return _TEXT_SECONDS * ceil(texts / processors())
+
+
+def _of_those(case: Case, there: Collection[str]) -> Case:
+    """The case in those of its forms whose libraries are there."""
+    return replace(case, forms=tuple(form for form in dict.fromkeys((*case.rounding, *case.forms))
+                                     if launcher_name(case, form) in there))
 
 
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],

@@ -106,15 +106,32 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
 
 def written(case: Case, form: Choice) -> tuple[str, Launcher]:
     """The text of a case in a form, and what calls it. Raises ValueError where the form has no text."""
-    kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
-    # Libraries share the process, and libraries of earlier runs are found by their text.
-    name = f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
+    kernel = _in_form(case, form)
+    name = _name(kernel)
     step = replace(case.step, name=name, kernel=kernel)
     target = writer_of(Contraction)
     source = generate_kernel(kernel, name, target.name)
     names = {n: f"v{i}" for i, n in enumerate(dict.fromkeys((*step.inputs, *step.outputs)))}
-    launcher = make_launcher(f"launch_{name}", [step], {step: source}, lambda n: True, names.__getitem__, target=target)
+    launcher = make_launcher(_LAUNCHER.format(name), [step], {step: source}, lambda n: True, names.__getitem__,
+                             target=target)
     return "\n\n".join([support_text([source], target.name), source.definition, launcher.text]), launcher
+
+
+_LAUNCHER = "launch_{}"
+
+
+def launcher_name(case: Case, form: Choice) -> str:
+    """The name of what calls a case in a form; libraries are found by it without their text."""
+    return _LAUNCHER.format(_name(_in_form(case, form)))
+
+
+def _in_form(case: Case, form: Choice) -> Contraction:
+    return replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
+
+
+def _name(kernel: Contraction) -> str:
+    """Libraries share the process, and libraries of earlier runs are found by their text."""
+    return f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
 
 
 def words(form: Choice) -> str:

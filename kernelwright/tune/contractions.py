@@ -13,7 +13,7 @@ model decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -125,18 +125,19 @@ def scales(step: KernelStep) -> frozenset[Node]:
 
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
-           build_all: Build = build_libraries, seconds: float = inf, order_saves: Mapping[Node, float] | None = None
-           ) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           build_all: Build = build_libraries, seconds: float = inf, there: Collection[str] = (),
+           order_saves: Mapping[Node, float] | None = None) -> tuple[dict[Node, Choice], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
-    how long those may be measured that no earlier run has, with most work first. order_saves: what torch
-    calls take less in another memory order than they are measured in.
+    how long those may be measured that no earlier run has, with most work first. there: names of
+    launchers whose libraries are there: without time to compile others these alone are measured. order_saves: what
+    torch calls take less in another memory order than they are measured in.
     """
     tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
-    now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds)
+    now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds, there=there)
     measured |= now
     chosen: dict[Node, Choice] = {}
     took: dict[Node, float] = {}

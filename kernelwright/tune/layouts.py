@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import nn
@@ -49,8 +49,10 @@ Seconds = Mapping[Node, tuple[float, float]]
 
 
 def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float) -> Seconds:
-    """Time the torch calls of a plan's graph that are convolutions and could be channels-last, those with most work
-    first, for so many seconds; {} where the memory does not do for it. What earlier runs measured is known."""
+    """Time the torch calls of a plan's graph that are convolutions and could be channels-last, for so many seconds: one
+    of each kind, then those with most work; {} where the memory does not do for it. What earlier runs measured is
+    known.
+    """
     nodes = [n for n in plan.graph.nodes() if can_be_channels_last(n) and n not in plan.contractions]
     if not nodes:
         return {}
@@ -59,6 +61,8 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
         alike.setdefault(_form(node), []).append(node)
     ends, found = clock() + budget_seconds, dict[Hashable, dict[str, float]]()
     waiting = sorted(alike, key=lambda form: -len(alike[form]) * node_work(alike[form][0]).operations)
+    largest = {_sort(alike[form][0]): form for form in reversed(waiting)}.values()
+    waiting.sort(key=lambda form: form not in largest)
     try:
         with locked_device(), without_collector(), torch.no_grad():
             for place, form in enumerate(waiting):
@@ -68,8 +72,10 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
                     calls, is_as_accurate = _calls(alike[form][0], device)
                     times = measure(calls, device=device,
                                     budget_seconds=min(_MOST_SECONDS, left / (len(waiting) - place)))
+                    known = {name: times[name].median for name in (FIRST, LAST)}
                     # The library may round to TF32 in one order and not in the other: that is no gain.
-                    known = {name: times[name].median for name in (FIRST, LAST)} if is_as_accurate() else {}
+                    if known[LAST] < known[FIRST] and not is_as_accurate():
+                        known[LAST] = inf
                     remember(_KIND, key, known)
                 if known:
                     found[form] = known
@@ -78,6 +84,30 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
             raise
         return {}
     return {n: (found[form][FIRST], found[form][LAST]) for n in nodes if (form := _form(n)) in found}
+
+
+def _sort(node: Node) -> Hashable:
+    """What libraries have ways of their own for: types, and convolutions of each channel alone, or of groups."""
+    groups, weight = node["groups"], node.inputs[1]
+    return node.dtype, node["transposed"], groups > 1, groups > 1 and weight.shape[1] == 1
+
+
+def like_others(plan: Plan, seconds: Seconds, device: Device) -> Seconds:
+    """The convolutions of a plan that were not timed, as far as some of their sort were: with their predicted time, and
+    what the others gain or lose together."""
+    sums: dict[Hashable, tuple[float, float]] = {}
+    for node, (first, last) in seconds.items():
+        if last == inf:
+            continue
+        before = sums.get(_sort(node), (0.0, 0.0))
+        sums[_sort(node)] = before[0] + first, before[1] + last
+    found: dict[Node, tuple[float, float]] = {}
+    for node in plan.graph.nodes():
+        if node not in seconds and can_be_channels_last(node) and node not in plan.contractions and _sort(node) in sums:
+            first, last = sums[_sort(node)]
+            own = node_seconds(node, device)
+            found[node] = own, own * last / first
+    return found
 
 
 def _tf32() -> tuple[bool, bool]:

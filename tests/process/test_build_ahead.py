@@ -29,6 +29,7 @@ def test_what_was_built_ahead_is_there(tmp_path, monkeypatch):
     ahead = BuiltAhead(texts, "cpp", names, workers=1)
     for thread in ahead._threads:
         thread.join()
+    assert ahead.there == {"ahead_of_it", "ahead_too"}
     before = time.perf_counter()
     first, broken, second = build_libraries(texts, "cpp", names)
     assert not isinstance(first, BuildFailed), str(first)

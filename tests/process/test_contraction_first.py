@@ -147,3 +147,32 @@ def test_a_contraction_without_time_is_measured_in_the_next_run(monkeypatch):
     found = measure_cases({"late": case, "timed": case}, {}, CPU, H200, budget, None, strict=False, seconds=50.0)
     assert set(found) == {"timed"} and recall("late") is None and recall("timed") is not None
     assert len(given) == 2 and all(contraction_first.clock() < ends < inf for ends in given)
+
+
+def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
+    """Nothing else is built, and as other forms may win nothing of it is kept for the next run."""
+    other = replace(TILING, stages=TILING.stages + 1)
+    case = a_case(nn.Linear(24, 16), (40, 24), (Choice("fp16", TILING), Choice("fp16", other)))
+    less = a_case(nn.Linear(24, 8), (40, 24), (Choice("fp16", TILING),))
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=4)
+    built: list[list[Choice]] = []
+
+    def build(cases, build_all):
+        built.extend(list(case.forms) for case in cases)
+        return [([], []) for _ in cases]
+
+    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "build", build)
+    monkeypatch.setattr(contraction_rounds, "try_out", lambda *_, **__: Measured((), (), 1.0, ()))
+
+    def measured(seconds: float, there: frozenset[str]) -> set[str]:
+        built.clear()
+        return set(measure_cases({"one": case, "less": less}, {}, CPU, H200, budget, None, strict=False,
+                                 seconds=seconds, there=there))
+
+    name = trials.launcher_name(case, case.forms[1])
+    assert name == trials.written(case, case.forms[1])[1].name
+    assert measured(0.5, frozenset({name})) == {"one"} and built == [[case.forms[1]]] and recall("one") is None
+    assert measured(0.5, frozenset()) == set() and not any(built)
+    assert measured(inf, frozenset()) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
+    assert recall("one") is not None

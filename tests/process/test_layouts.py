@@ -443,6 +443,41 @@ def test_convolutions_are_timed_once_per_shape(monkeypatch: pytest.MonkeyPatch) 
         layouts.measured_programs({"a": nn.Identity()}, [1], torch.device("cpu"), 600.0)
 
 
+class Kinds(nn.Module):
+    """Dense convolutions of three sizes, and two of each channel alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 8, 1))
+        self.alone = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 5, groups=8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.alone(self.dense(x))
+
+
+def test_what_was_not_timed_gains_as_its_like_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest of each kind comes first; the others are taken to gain as much, but for those refused."""
+    graph = capture(Kinds(), (torch.randn(2, 8, 20, 20),))
+    plan, order, now = make_plan(graph, graph), [], [0.0]
+
+    def measure(callables: dict, **_: Any) -> dict:
+        shape = callables[layouts.FIRST]().shape
+        order.append(shape)
+        now[0] += 1.0
+        return times(2.0, 1.0 if len(order) == 1 else 3.0)
+
+    monkeypatch.setattr(layouts, "clock", lambda: now[0])
+    monkeypatch.setattr(layouts, "measure", measure)
+    seconds = layouts.convolution_seconds(plan, torch.device("cpu"), 2.0)
+    kinds = {n.inputs[1].shape: n for n in convolutions(graph)}
+    assert set(seconds) == {kinds[16, 16, 3, 3], kinds[8, 1, 5, 5]}
+    others = layouts.like_others(plan, seconds, H200)
+    assert {n: last / first for n, (first, last) in others.items()} == pytest.approx(
+        {kinds[16, 8, 3, 3]: 0.5, kinds[8, 16, 1, 1]: 0.5, kinds[8, 1, 3, 3]: 1.5})
+    refused = {kinds[16, 16, 3, 3]: (2.0, float("inf"))}
+    assert layouts.like_others(plan, refused, H200) == {} and layouts.promising(refused, H200) == frozenset()
+
+
 def test_convolutions_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, nodes = chain()
     seconds = layouts.convolution_seconds(make_plan(graph, graph), torch.device("cpu"), 1000.0)
