@@ -352,6 +352,32 @@ def test_what_is_left_of_an_operator_has_memory_of_its_own(pool: Any) -> None:
     assert memory(plan.results[0]).kind != "leaf"
 
 
+class Biased(nn.Module):
+    """Attention with a bias for each pair of positions and each head, from a table."""
+
+    def __init__(self, contiguous: bool) -> None:
+        super().__init__()
+        self.contiguous = contiguous
+        self.table = nn.Parameter(torch.randn(30, 2))
+        self.register_buffer("places", torch.randint(30, (6, 6)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = self.table[self.places.view(-1)].view(6, 6, 2).permute(2, 0, 1)
+        bias = bias.contiguous() if self.contiguous else bias
+        q, k, v = (x * 2).reshape(3, 6, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0)).tanh()
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_fused_attention_gets_operands_whose_last_axis_is_dense(contiguous: bool) -> None:
+    """With others it would store all scores; what is dense already goes as it lies."""
+    plan = check_model(Biased(contiguous), (torch.randn(3, 6, 24),))
+    (attention,) = (s.node for s in plan.steps if isinstance(s, TorchStep)
+                    and s.node.op == "opaque" and "attention" in s.node["target"])
+    *others, mask = attention.inputs
+    assert mask.op == "copy" and mask.shape == (1, 2, 6, 6) and all(i.op != "copy" for i in others)
+
+
 def test_kept_nodes_stay_torch_calls() -> None:
     x = leaf("x", 4, 6)
     soft = make("softmax", make("mul", x, constant(2.0)), axis=1)

@@ -20,7 +20,7 @@ _MOST_EPSILON = 1.0
 def from_deviations(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Collection[Node]) -> dict[Node, Node]:
     """For every node below ``roots`` the one of its value in a graph that takes roots of variances from deviations.
 
-    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). anchors: contractions that become
+    roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`). anchors: contractions that become
     kernels: they may take a variance of their results along, and no deviation.
     """
     moved: dict[Node, Node] = {}
