@@ -12,23 +12,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, prod
 
-from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.algebra.views import chain_below, contiguous, laid_out
 from kernelwright.ir.node import Node, number_of, users, walk
-from kernelwright.ir.ops.scans import SCANS
-from kernelwright.ir.scalar import FUNCTIONS, INTEGERS
+from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.fusion.epilogue import ends_sums, joining
-from kernelwright.plan.lowering.lower import FLOATS
-from kernelwright.plan.reading.pieces import COPIES, can_read_through
+from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.reading.settled import settled
-from kernelwright.plan.reading.typed import computable, sum_type
 from kernelwright.plan.records import Choice
+from kernelwright.plan.roles import PLACES, roles_of
 
-PLACES = {"argmax": "amax", "argmin": "amin"}
-"""Operators that give the place of an extremum, and those that give its value."""
 #: Calls of PyTorch's whose results are contiguous, whatever their operands are.
 _CONTIGUOUS = ("linear", "matmul")
-_KERNEL_TYPES = (*FLOATS, *INTEGERS, "bool", "scalar")
 # An expression as dear as this is stored rather than computed again for every reader or repetition.
 _DEAR = 30
 #: What one kernel computes and reads at most, in nodes of the graph. The time that compilers take grows faster than the
@@ -46,47 +40,6 @@ _SHORT_ROW_BYTES = 16 * 1024
 _FEW_ROWS = 64
 # A shorter row is not worth a loop of its own.
 _LEAST_ROW = 32
-
-
-def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
-    """leaf, number (in every place the same one), pointwise, view, reduction, place, scan, special, or torch (stays a
-    torch call)."""
-    if node.op == "literal":
-        return "number" if number_of(node) is not None and node.dtype in _KERNEL_TYPES and node not in kept else "torch"
-    if node.kind == "leaf":
-        return "leaf"
-    if node.op in ("reordered", "contiguous"):
-        return "torch"
-    if node.op in PLACES and node not in kept:
-        return "place" if node.inputs[0].dtype in FLOATS and 0 not in node.inputs[0].shape else "torch"
-    if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape or any(0 in i.shape for i in node.inputs):
-        return "torch"
-    typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
-    if node.op == "cast":
-        return "pointwise" if typed else "torch"
-    if node.kind == "pointwise":
-        return "pointwise" if typed and computable(node) else "torch"
-    if node.op in REDUCTIONS:
-        biased = node.op not in MOMENTS or node["correction"] == 0
-        exact = node.inputs[0].dtype in FLOATS or sum_type(node) is not None
-        return "reduction" if typed and biased and exact and node["axes"] else "torch"
-    if node.op in SCANS:
-        return "scan" if typed and node.inputs[0].dtype in FLOATS and node.rank else "torch"
-    if node.kind == "view":
-        return "view"
-    if can_read_through(node):
-        return "view" if typed and node.dtype in (*FLOATS, "bool") else "torch"
-    return "special" if node.kind == "special" else "torch"
-
-
-def roles_of(order: Iterable[Node], kept: frozenset[Node] | set[Node], products: Collection[Node]) -> dict[Node, str]:
-    """The role of every node; "contraction" of ``products``."""
-    result = {n: "contraction" if n in products else role(n, kept) for n in order}
-    placed = {(PLACES[n.op], n.inputs[0], n["axes"]) for n, kind in result.items() if kind == "place"}
-    for node, kind in result.items():  # the value comes with the place
-        if kind == "reduction" and (node.op, node.inputs[0], node["axes"]) in placed:
-            result[node] = "place"
-    return result
 
 
 def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -160,13 +113,11 @@ class Grouping:
             if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
                 self.roles[node] = "pointwise"  # a kernel may compute what it copies
         self.joined = joining(self.order, self.roles, self.readers, self.demanded, self.products, apart)
-        self.stored = self._with_cuts(stored, lambda node: MOST_NODES)
+        self.stored = set(stored)
         self.in_memory = self._in_memory(self.stored)
+        self._cut(lambda node: MOST_NODES)
         often = self._often_computed()
-        cut = self._with_cuts(self.stored, lambda node: _OFTEN_EVALUATED if node in often else MOST_NODES)
-        if len(cut) > len(self.stored):
-            self.stored = cut
-            self.in_memory = self._in_memory(self.stored)
+        self._cut(lambda node: _OFTEN_EVALUATED if node in often else MOST_NODES)
         self.known_shown: dict[Node, bool] = {}
         self.known_sources: dict[Node, frozenset[Node]] = {}
         self.readers_of: dict[Node, int] = {}  # groups, as bits
@@ -204,23 +155,25 @@ class Grouping:
         return self.roles[node] == "pointwise" and node.op != "constant" and len(self.readers[node]) == 1 and \
             node not in self.demanded
 
-    def _with_cuts(self, stored: set[Node], most: Callable[[Node], int]) -> set[Node]:
-        """``stored``, and more pointwise results, so that no evaluation of a node takes more nodes than ``most`` of it.
-        """
-        result = set(stored)
-        bounds: dict[Node, int] = {}  # of what an evaluation takes, as if nothing were shared
+    def _cut(self, most: Callable[[Node], int]) -> None:
+        """Store more pointwise results, so that no evaluation of a node takes more nodes than ``most`` of it."""
+        ends, cut = set(self.in_memory), set[Node]()
+        bounds: dict[Node, int] = {}  # of what an evaluation takes, as if nothing were shared; 1 of what is in memory
         for node in self.order:
             bounds[node] = 1
-            if node in result or self.roles[node] not in ("pointwise", "view"):
+            if node in ends or self.roles[node] not in ("pointwise", "view"):
                 continue
             bounds[node] += sum(bounds[i] for i in node.inputs)
             limit = most(node)
             if bounds[node] >= limit:
-                bounds[node] = len(self._evaluation(node, result, MOST_NODES))
+                bounds[node] = len(self._evaluation(node, ends, MOST_NODES))
             if bounds[node] >= limit and self.roles[node] == "pointwise" and node.op != "constant":
-                result.add(node)
+                ends.add(node)
+                cut.add(node)
                 bounds[node] = 1
-        return result
+        if cut:
+            self.stored |= cut
+            self.in_memory = self._in_memory(self.stored)
 
     def _often_computed(self) -> set[Node]:
         """The pointwise results and views that more than `_MOST_REPEATED` evaluations compute again."""
@@ -255,11 +208,12 @@ class Grouping:
         """Leaves, what is no pointwise operator and no view, and pointwise results that are stored; numbers where
         somebody else than a kernel reads them."""
         result = {n for n in self.order if self.roles[n] not in ("number", "pointwise", "view")}
+        narrower: set[Node] = set()  # than what is worth storing, and of the same values
         for node in reversed(self.order):
             kind = self.roles[node]
             if kind not in ("number", "pointwise", "view") or node.op == "constant":
                 continue
-            demanded = node in self.demanded or node in stored or any(
+            demanded = node in self.demanded or node in stored or node in narrower or any(
                 self.roles[r] == "torch" or (self.roles[r] == "special" and node.op != "reshape")
                 or (self.roles[r] == "view" and (r in result or self._read_through(r)))
                 for r in self.readers[node])
@@ -269,10 +223,19 @@ class Grouping:
             elif kind == "number":
                 if demanded:
                     result.add(node)
-            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.demanded, self.joined)) \
-                    or self._worth_storing(node, result):
+            elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.demanded, self.joined)):
                 result.add(node)
+            elif self._worth_storing(node, result):
+                if self._widens(node):
+                    narrower.add(node.inputs[0])
+                else:
+                    result.add(node)
         return result
+
+    def _widens(self, node: Node) -> bool:
+        """Whether a pointwise result of fewer bytes has the same values."""
+        return node.op == "cast" and self.roles[node.inputs[0]] == "pointwise" and \
+            node.inputs[0].op != "constant" and node.inputs[0].bytes < node.bytes
 
     def _read_through(self, view: Node) -> bool:
         """Whether a special kernel reads what lies below this reshape."""
@@ -287,27 +250,28 @@ class Grouping:
         repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
         if any(r in self.products and self.products[r].scheme == "float32" for r in readers):
             repeats = max(repeats, _DIRECT_REPEATS)
-        return (several or repeats >= 4) and self._is_dear(node, 1.5 * node.bytes if several else inf)
+        return (several or repeats >= 4) and self._is_dear(
+            node, 1.5 * node.bytes if several else inf, self.stored)
 
     def _domain_size(self, reader: Node) -> int:
         return reader.inputs[0].size if self.roles[reader] in ("reduction", "place") else reader.size
 
-    def _is_dear(self, node: Node, most_bytes: float) -> bool:
-        """Whether an on-the-fly evaluation computes what is dear, or loads more bytes than these. It is looked at no
-        further than that takes."""
+    def _is_dear(self, node: Node, most_bytes: float, stored: Collection[Node]) -> bool:
+        """Whether an on-the-fly evaluation down to what is ``stored`` computes what is dear, or loads more bytes than
+        these. It is looked at no further than that takes."""
         cost, loads, seen, stack = 0, 0, set(), [node]
         while stack:
             current = stack.pop()
             if current in seen:
                 continue
             seen.add(current)
-            if self.roles[current] == "pointwise" and (current is node or current not in self.stored):
+            if self.roles[current] == "pointwise" and (current is node or current not in stored):
                 cost += FUNCTIONS[current.op].cost if current.op in FUNCTIONS else 0
             elif self.roles[current] != "view" and number_of(current) is None:
                 loads += current.bytes
             if cost > _DEAR or loads > most_bytes:
                 return True
-            if self.roles[current] in ("pointwise", "view") and (current is node or current not in self.stored):
+            if self.roles[current] in ("pointwise", "view") and (current is node or current not in stored):
                 stack += current.inputs
         return False
 
@@ -462,7 +426,7 @@ class Grouping:
         if node.inputs[0].shape != domain or axes != tuple(range(len(domain) - len(axes), len(domain))):
             return False
         return _LEAST_ROW <= prod(domain[a] for a in axes) <= _SHORT_ROW_BYTES // 4 and \
-            not any(self._is_dear(n, inf) for n in group.nodes)
+            not any(self._is_dear(n, inf, self.in_memory) for n in group.nodes)
 
     def _share(self, node: Node, group: Group) -> bool:
         mine = self._sources(node)

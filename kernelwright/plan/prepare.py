@@ -13,12 +13,12 @@ from kernelwright.plan.fusion.affine_sums import affine_sums
 from kernelwright.plan.fusion.recompute import recompute
 from kernelwright.plan.fusion.small_pools import inlined
 from kernelwright.plan.fusion.two_stage import in_two_stages
-from kernelwright.plan.groups import roles_of
 from kernelwright.plan.layouts.channels_last import lay_out
 from kernelwright.plan.lowering.deviations import from_deviations
 from kernelwright.plan.lowering.lower import lower
 from kernelwright.plan.lowering.traced import traced
 from kernelwright.plan.records import Choice
+from kernelwright.plan.roles import roles_of
 
 
 @dataclass(slots=True)

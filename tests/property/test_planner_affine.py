@@ -15,8 +15,8 @@ from torch import nn
 
 from kernelwright.ir.node import Node, constant, make, walk
 from kernelwright.plan.fusion.affine_sums import affine_sums
-from kernelwright.plan.groups import roles_of
 from kernelwright.plan.kernels import LoopKernel
+from kernelwright.plan.roles import roles_of
 
 Function = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 ALONE: dict[str, Function] = {

@@ -19,9 +19,9 @@ from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import run_plan
 from kernelwright.ir.node import walk
 from kernelwright.plan.fusion.small_pools import inlined
-from kernelwright.plan.groups import roles_of
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.lowering.lower import lower
+from kernelwright.plan.roles import roles_of
 
 INLINED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean of maxima": lambda x: F.max_pool2d(x, 2).mean((2, 3)),

@@ -201,3 +201,27 @@ def test_deciding_what_to_collapse_is_near_linear(kind):
         assert found[0].seconds_after < 0.97 * found[0].seconds_before
     for (size, before), (twice, after) in pairwise(zip(SIZES, counted, strict=True)):
         assert after / before < twice * log2(twice) / (size * log2(size)), counted
+
+
+class Scaled(nn.Module):
+    """A block of a transformer whose result is scaled on its way to the residual stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.line, self.scale = nn.LayerNorm(64), nn.Linear(64, 64), nn.Parameter(torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.line(self.norm(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_all_blocks_of_a_residual_stream_are_planned_alike(dtype: torch.dtype) -> None:
+    """However many stand before one: a sum and its norm are one kernel, and nothing is stored wider than it is."""
+    model = nn.Sequential(*(Scaled() for _ in range(40))).to(dtype).eval()
+    graph = capture(model, (torch.randn(8, 32, 64, dtype=dtype),))
+    plan = make_plan(graph, graph)
+    assert len(plan.kernels) == 41
+    between = plan.kernels[1:-1]
+    assert all(len(step.outputs) == 2 and any(n.op == "layer_norm" for n in step.covers) for step in between)
+    name = str(dtype).removeprefix("torch.")
+    assert {node.dtype for step in plan.kernels for node in step.outputs} == {name}

@@ -37,7 +37,7 @@ def affine_sums(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Colle
     """For every node below ``roots`` the one of its value in a graph in which sums over the positions of ``anchors``
     stand before what is affine in their results.
 
-    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). Sums of 16-bit values stay.
+    roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`). Sums of 16-bit values stay.
     """
     order = list(walk(roots))
     elements = Elements(order, roles, anchors)

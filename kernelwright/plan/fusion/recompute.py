@@ -57,7 +57,7 @@ def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping
     """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.recompute`), if
     something reads their results together with totals of them.
 
-    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`).
+    roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`).
     """
     roots = list(roots)
     order = list(walk(roots))

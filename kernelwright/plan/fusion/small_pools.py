@@ -34,7 +34,7 @@ def inlined(roots: Iterable[Node], roles: Mapping[Node, str], joined: Collection
     """For every node below ``roots`` the one of its value in a graph in which small pools are pointwise that one
     reduction alone reads, or that are of lines; and those of them to store, because several read them.
 
-    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). joined: reductions to leave as they are,
+    roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`). joined: reductions to leave as they are,
     because a contraction takes them.
     """
     roots = list(roots)

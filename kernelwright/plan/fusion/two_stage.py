@@ -60,7 +60,7 @@ def in_two_stages(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Col
                   of_lines: Collection[Node] = ()) -> TwoStage:
     """The graph below ``roots`` with those reductions in two stages whose first stage may join a contraction.
 
-    roles: what each node becomes (:func:`kernelwright.plan.groups.roles_of`). anchors: contractions that reductions may
+    roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`). anchors: contractions that reductions may
     join. whole: reductions to leave as they are. of_lines: those of the anchors that pool two lines at a time.
     """
     result = TwoStage({}, [], set())

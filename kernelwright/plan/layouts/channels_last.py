@@ -20,7 +20,6 @@ from kernelwright.algebra.build import align
 from kernelwright.algebra.views import chain_below, contiguous, laid_out
 from kernelwright.ir.node import Node, make, number_of, rebuild, walk
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.groups import role
 from kernelwright.plan.layouts.orders import (
     Order,
     channels_last,
@@ -33,6 +32,7 @@ from kernelwright.plan.layouts.orders import (
     transposed,
 )
 from kernelwright.plan.lowering.lower import FLOATS
+from kernelwright.plan.roles import role
 
 # Operators that we do not know but of which we know that any memory order does.
 _ANY_ORDER = ("aten.upsample_", "aten._upsample_", "aten.pixel_", "aten.native_batch_norm", "aten.silu", "aten.gelu")
