@@ -23,6 +23,9 @@ LOOSE = 1e-3
 NOISE_SHARE = 0.5
 #: How many times eager's measured error its error on other inputs may count for, see `widen`.
 MOST_MOVED = 4.0
+#: A slice jumps whose error is so many times its usual one. That slices jump is seen where at least so many did, in
+#: more than one call.
+_JUMP, _LEAST_JUMPS = 4.0, 3
 
 
 @dataclass
@@ -35,6 +38,8 @@ class SliceSums:
     eager_error: torch.Tensor
     reference: torch.Tensor
     nonzero: torch.Tensor  # elements of the reference that are not zero
+    jumps: int = 0  # how many slices of one result may jump, where rounding chooses which ones; see `widen`
+    jump: float = 0.0  # the largest relative error of one that did
 
 
 @dataclass
@@ -161,7 +166,7 @@ def measure_error(
         if axes[axis] <= MOST_SLICES:
             zero = torch.zeros(axes[axis], dtype=torch.float64, device=device)
             statistics.slices.append(
-                SliceSums(axis, candidate.numel() // axes[axis], zero, *(zero.clone() for _ in range(3)))
+                SliceSums(axis, candidate.numel() // axes[axis], zero, zero.clone(), zero.clone(), zero.clone())
             )
     for where in _blocks(axes, BLOCK_ELEMENTS.get(device.type, 1 << 18)):
         c, e = (_part(tensor, where, device) for tensor in (candidate, eager))
@@ -298,7 +303,12 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
     where that is smaller; of a slice, whose elements may all share one rounding error, as much as its part of the whole
     output has. An output or a slice in which eager has digits is not widened so far that more than half of its size may
     be wrong, nor that it counts as noise (`NOISE_SHARE`).
+
+    Some models jump at places that rounding chooses: a token goes to another expert. In which slices is another matter
+    in every call; how many they are, and how far they jump, is what calls have in common, and what a candidate may do.
     """
+    for place, sums in enumerate(found.slices):
+        sums.jumps, sums.jump = _jumps(sums, [draw.slices[place].error for draw in draws])
     units = MOST_MOVED * max(found.eager_worst_units, 1 / multiple)
     square = float(_most(torch.tensor(found.eager_square_error, dtype=torch.float64),
                          torch.tensor(found.square_reference, dtype=torch.float64), multiple))
@@ -309,6 +319,19 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
         found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))
         for sums, most, other in zip(found.slices, slices, draw.slices, strict=True):
             sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))
+
+
+def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float]:
+    """The most slices that jump in one of eager's calls, and how far one does; none where each slice has its errors
+    always, or too few jumped to tell."""
+    sizes = own.reference.clamp_min(torch.finfo(own.reference.dtype).tiny)
+    relative = torch.sqrt(torch.stack([own.eager_error, *draws]) / sizes)
+    usual = relative.median(0).values
+    jumped = relative > _JUMP * torch.maximum(usual, usual.median())
+    counts = jumped.sum(1)
+    if int((counts > 0).sum()) < 2 or int(jumped.any(0).sum()) < _LEAST_JUMPS:
+        return 0, 0.0
+    return int(counts.max()), float(relative[jumped].max())
 
 
 def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, least: float = 0.0) -> torch.Tensor:

@@ -319,3 +319,47 @@ def test_parts_that_are_attributes_too_are_met_once() -> None:
     assert found is not None and torch.isnan(found[0][0].x).tolist() == [True, False, False]
     assert found[0][1].item() == 5.0
     assert len(tensors_of(clone_tensors(eager))) == len(tensors_of(eager))
+
+
+# --- jumps at places that rounding chooses --------------------------------------------------------
+
+
+def jumping(slices: list[int], size: float = 0.1, count: int = 200) -> torch.Tensor:
+    """What a model gives that takes another way in some slices: of bfloat16's accuracy, and far off in those."""
+    result = JUMPS_OF[:, :count] * (1 + random(*JUMPS_OF[:, :count].shape, seed=sum(slices)) * 1e-3)
+    for place in slices:
+        result[1, place] *= 1 + size
+    return result.bfloat16()
+
+
+JUMPS_OF = torch.rand(8, 200, 64, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 0.5
+
+
+def jumped(candidate: torch.Tensor, eager: list[int], draws: list[list[int]]):
+    tolerance = Tolerance().for_dtype(torch.bfloat16)
+    own = jumping(eager)
+    moved = [measure_error(jumping(places), own, JUMPS_OF, atol=tolerance.atol, rtol=tolerance.rtol)
+             for places in draws]
+    return one(candidate, own, JUMPS_OF, moved={"output": moved})
+
+
+DRAWN = [[11, 60], [150], [33, 90, 199], []]
+
+
+def test_slices_that_rounding_chooses_may_jump_as_eager_s_do() -> None:
+    """As many as in one call of eager's, and so far: a token that goes to another expert."""
+    assert jumped(jumping([54, 100]), [7, 20], DRAWN).passed
+    assert jumped(jumping([54, 100, 3, 4, 5, 77]), [7, 20], DRAWN).passed
+    assert not jumped(jumping([54, 100]), [7, 20], []).passed
+
+
+@pytest.mark.parametrize(("candidate", "eager", "draws"), [
+    (jumping([54], size=0.5), [7, 20], DRAWN),  # farther
+    (jumping(list(range(40, 52))), [7, 20], DRAWN),  # more of them
+    (jumping([54]), [7], [[7], [7], [7], [7]]),  # eager has its error always there
+    (jumping([54]), [], [[], [], [9], []]),  # once is no evidence
+    (jumping([54]), [], [[]] * 4),
+], ids=["farther", "more", "always", "once", "never"])
+def test_what_jumps_otherwise_is_wrong(candidate: torch.Tensor, eager: list[int], draws: list[list[int]]) -> None:
+    found = jumped(candidate, eager, draws)
+    assert not found.passed and "slice" in " ".join(found.kinds)
