@@ -39,6 +39,8 @@ from kernelwright.verify.flatten import flatten
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
+#: The share of what is left of a run, baselines included, that tuning has where its own time is over.
+_LEAST_TUNING = 0.1
 #: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
 _FEW, _HASTY_SHARE = 5, 0.1
 
@@ -72,13 +74,14 @@ def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target
         before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}
         same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]
         tuning.settled |= {m.name for m, p in zip(modes, same, strict=True) if p is None}  # what stepped back goes on
-        better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], budget.share("tune"))
+        better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)],
+                              max(budget.share("tune"), _LEAST_TUNING * budget.until_end()))
         budget.done("tune")
         untried = tuning.untried
         better, other, _ = written(problem, better, example, target, device)
         if other == text:  # it stays as it is, and gets its other trials
             modes, text, emitted, certificates = certified(better, begun=first)
-        elif budget.left() >= SHARE_OF_FIRST * took:
+        elif budget.until_end() >= SHARE_OF_FIRST * took:  # a better file before the baselines of others
             modes, text, emitted, certificates = certified(better, before=first)
         else:
             untried = ["There was no time to build and check what the measurements would change; a further run, which "

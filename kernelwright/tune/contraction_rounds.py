@@ -40,8 +40,8 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     its turn comes, and one without forms is none that could run. A case is tried in the
     forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
-    there: names of launchers whose libraries need not be compiled: where there is no time to compile the forms of a
-    round, these alone are tried, and what comes of them is not kept.
+    there: names of launchers whose libraries need not be compiled: of a model of many contractions these alone are
+    tried where there is no time to compile the forms of a round, and what comes of them is not kept.
     """
     ends = clock() + seconds
     each = budget.contraction_seconds / max(1, len(cases))
@@ -53,7 +53,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     while keys and ends - clock() > longest:
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
-        if ends < inf and ends - begun < _compiling(cases[key] for key in now):
+        if ends < inf and len(cases) > _TOGETHER and ends - begun < _compiling(cases[key] for key in now):
             partly = {key for key in now if cases[key].forms}
             now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
         for key in now:
