@@ -58,8 +58,8 @@ def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan])
     return result, left
 
 
-def judge_without_device(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-                         settings: Settings, stages: Stages) -> tuple[list[ModeProgram], str, list[str]]:
+def select_without_device(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                          settings: Settings, stages: Stages) -> tuple[list[ModeProgram], str, list[str]]:
     """Kernels of a target with an emulation on a machine without its device: checked by emulation, compiled where nvcc
     is, not timed. The modes as far as they passed, their text, and notes."""
     if not any(m.plan.kernels for m in modes):

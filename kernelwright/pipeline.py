@@ -14,7 +14,7 @@ from torch import nn
 from kernelwright.build.module import find_compiler
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
 from kernelwright.emit.write import default_path, write_file
-from kernelwright.emulated import judge_without_device
+from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
 from kernelwright.modes import ModeProgram, described_mode, distinct
@@ -27,7 +27,7 @@ from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
-from kernelwright.selection import judge
+from kernelwright.selection import select
 from kernelwright.settings import Settings, check_output, check_versions
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
@@ -73,12 +73,12 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
 
         if emulated:
             module, certificates, timings = None, {}, {}
-            modes, text, found = judge_without_device(problem, modes, example, target, device, settings,
-                                                      stages)
+            modes, text, found = select_without_device(problem, modes, example, target, device, settings,
+                                                       stages)
             notes += found
         else:
-            module, modes, text, certificates, timings = judge(problem, modes, example, target, device, settings,
-                                                               stages, keep)
+            module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
+                                                                stages, keep)
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
         if path is not None:

@@ -45,9 +45,9 @@ _LEAST_TUNING = 0.1
 _FEW, _HASTY_SHARE = 5, 0.1
 
 
-def judge(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-          settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None
-          ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
+def select(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+           settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None
+           ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Build what was planned and check it briefly, then choose contractions, drop the regions that lose and choose
     layouts by measurement, verify what that made of it, and time it; a mode that is not faster keeps the original.
 

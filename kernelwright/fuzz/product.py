@@ -26,7 +26,7 @@ from kernelwright.programs import Stages, new_model, understand
 from kernelwright.progress import Progress
 from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200, Device
-from kernelwright.selection import judge
+from kernelwright.selection import select
 from kernelwright.settings import HOST_TARGET, Settings
 from kernelwright.tune.budget import unmeasured
 from kernelwright.verify.flatten import map_tensors
@@ -118,7 +118,7 @@ def make(path: Path, target: str = HOST_TARGET) -> Made:
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(settings.seed)
     modes, notes = understand(problem, example, row, settings, stages)
-    module, modes, text, _, _ = judge(problem, modes, example, target, row, settings, stages)
+    module, modes, text, _, _ = select(problem, modes, example, target, row, settings, stages)
     return Made(problem, text, sys.modules[type(module).__module__],
                 tuple(described_mode(m, row) for m in distinct(modes)), tuple(notes),
                 tuple(dict.fromkeys(note for m in modes for note in m.notes)))

@@ -199,7 +199,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
     rest = ([], "cuda", H200, Settings(), Stages(Progress()))
-    _, (result,), *_ = selection.judge(problem, [mode], *rest)
+    _, (result,), *_ = selection.select(problem, [mode], *rest)
     exact = [k.kernel.exact_functions for plan in judged for k in plan.kernels if isinstance(k.kernel, Contraction)]
     assert exact == [False, True][:1 if scheme == "fp16x3" else 2] and judged[-1] is result.plan
     if passes == "exact":
@@ -208,4 +208,4 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{verified.REFUSED}: an error of 1"
     monkeypatch.setattr(verified, "_certified", lambda *_, **__: failed)
     with pytest.raises(VerificationFailed):
-        selection.judge(problem, [mode], *rest)
+        selection.select(problem, [mode], *rest)

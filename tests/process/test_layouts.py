@@ -594,7 +594,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
-    _, (found,), text, certificates, _ = selection.judge(
+    _, (found,), text, certificates, _ = selection.select(
         problem, [own], [], "cpp", GENERIC_CPU, Settings(), programs.Stages(Progress()))
     assert [bool(plan.channels_last) for plan in judged] == [True, False] and text == "text"
     assert certificates == {"inference": passed} and "channels-last" in found.notes[0]
