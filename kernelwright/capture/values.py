@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.algebra.views import chain_below, laid_out
 from kernelwright.ir.graph import is_given, lies_as, memory
 from kernelwright.ir.node import Node, Origin, make
 
@@ -63,6 +64,15 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
     order = (*(a for a in range(value.rank) if value.shape[a] == 1), *wide)  # however it stands among the strides
     stored = make("copy", make("permute", below, axes=tuple(axes[a] for a in order)))
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
+
+
+def lies_apart(value: Node, traced: torch.Tensor) -> bool:
+    """Whether the neighbours of the last axis lie apart in what ``value`` shows, and beside each other in the trace's
+    tensor: the model asked for contiguous memory, of which capture keeps the values alone."""
+    if value.kind != "view" or not value.rank or value.shape[-1] == 1 or traced.stride()[-1] != 1:
+        return False
+    strides, _ = laid_out(*chain_below(value))
+    return strides[-1] > 1
 
 
 def stored_as(result: Node, strides: Sequence[int]) -> Node:

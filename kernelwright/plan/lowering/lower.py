@@ -22,7 +22,6 @@ from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.contraction.products import as_product
 from kernelwright.plan.lowering import losses
 from kernelwright.plan.lowering.deviations import reads
-from kernelwright.plan.lowering.operands import with_dense_operands
 
 FLOATS = ("float32", "float64", *NARROW)
 # The exponential of this and that of its negative are far within float32, and so are sums of 2^50 of them.
@@ -274,7 +273,7 @@ def _in_float32(node: Node) -> Node:
 def _primitives(node: Node) -> Node:
     """A node in primitives, its inputs taken as they are. A lowering may build composites: they follow."""
     if node.op not in _LOWERINGS or not lowerable(node):
-        return with_dense_operands(node)
+        return node
     replaced = _LOWERINGS[node.op](_in_float32(node))
     if replaced is None:
         return node
