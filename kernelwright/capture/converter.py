@@ -71,8 +71,6 @@ from kernelwright.ir.registry import torch_dtype
 from kernelwright.ir.scalar import INTEGERS
 from kernelwright.problem.outside import Outside
 
-#: Calls that are slow where the neighbours of an operand's last axis lie apart: fused attention then stores all scores.
-_DENSE_LAST = ("aten.scaled_dot_product_attention.",)
 _LITERAL_ELEMENTS = 64
 #: Operators that give a tensor itself another shape, and change no element.
 _VIEWS_IN_PLACE = frozenset({"unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_"})
@@ -314,13 +312,11 @@ class Converter:
     def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, laid out as in the trace where it draws random numbers, or would be slow."""
         draws = _draws(node.target, arguments)
-        if not draws and not str(node.target).startswith(_DENSE_LAST):
-            return arguments
         names = [a.name for a in operator_of(node)._schema.arguments]
         traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         return {name: in_memory_order(value, at.meta["val"])
                 if isinstance(value, Node) and isinstance(at := traced.get(name), torch.fx.Node)
-                and (draws or lies_apart(value, at.meta["val"])) else value
+                and (draws or lies_apart(node.target, value, at.meta["val"])) else value
                 for name, value in arguments.items()}
 
     def _stamped(self, result: Any, origin: Origin) -> Any:

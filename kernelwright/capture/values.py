@@ -16,6 +16,9 @@ from kernelwright.ir.node import Node, Origin, make
 #: Kinds of operators whose results kernels store.
 _STORED = ("pointwise", "reduction", "row", "norm")
 
+# Fused attention stores all scores where the neighbours of an operand's last axis lie apart.
+_DENSE_LAST = ("aten.scaled_dot_product_attention.",)
+
 
 class NotCapturable(Exception):
     """The model can't be a graph of ours; the reason is for the report. The original computation stays.
@@ -66,13 +69,14 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
 
 
-def lies_apart(value: Node, traced: torch.Tensor) -> bool:
-    """Whether the neighbours of the last axis lie apart in what ``value`` shows, and beside each other in the trace's
-    tensor: the model asked for contiguous memory, of which capture keeps the values alone."""
-    if value.kind != "view" or not value.rank or value.shape[-1] == 1 or traced.stride()[-1] != 1:
+def lies_apart(operator: Any, value: Node, traced: torch.Tensor) -> bool:
+    """Whether the neighbours of an operand's last axis lie apart in what ``value`` shows, and beside each other in the
+    trace's tensor, where the operator is slow on such memory. The model asked for contiguous memory, of which capture
+    keeps the values alone."""
+    if not str(operator).startswith(_DENSE_LAST) or value.kind != "view" or not value.rank or value.shape[-1] == 1:
         return False
     strides, _ = laid_out(*chain_below(value))
-    return strides[-1] > 1
+    return strides[-1] > 1 == traced.stride()[-1]
 
 
 def stored_as(result: Node, strides: Sequence[int]) -> Node:
