@@ -7,7 +7,7 @@ import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
@@ -176,7 +176,7 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
     for name in _ASKS:
         setattr(torch.Tensor, name, asking(name))
     try:
-        with SizesOfBuffers(deciding):
+        with SizesOfBuffers(deciding) if deciding.values else nullcontext():
             yield
     finally:
         for name in _ASKS:

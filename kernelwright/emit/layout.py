@@ -93,7 +93,11 @@ def _pieces(line: str, width: int, least: int, *, any_space: bool = False) -> li
 def _break(line: str, width: int, around: list[int], least: int, any_space: bool) -> tuple[int, list[int]] | None:
     """Where to break a line, and the brackets that are open there: inside of as few as possible, then late."""
     stack, best = list(around), None
-    tokens = [(found[0], found.end()) for found in _TOKEN.finditer(line)]
+    tokens: list[tuple[str, int]] = []
+    for found in _TOKEN.finditer(line):  # up to the one that reaches beyond
+        tokens.append((found[0], found.end()))
+        if found.end() > width:
+            break
     start = len(line) - len(line.lstrip())
     for number, (token, end) in enumerate(tokens[:-1]):
         if end > width or (token == "#" and least):  # what follows is a comment of Python's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from kernelwright.codegen.cuda.expressions import affine_text
@@ -111,10 +112,17 @@ def conflicts(turn: Turn, pitch: Sequence[int], words: int) -> int:
     """
     together = BANKS // words
     extra = 0
-    for first in range(0, min(turn.count, 4 * BANKS), together):
+    for access in _accesses(turn, together):
         banks: dict[int, set[int]] = {}
-        for position in range(first, min(turn.count, first + together)):
-            place = sum(pitch[axis] * c for axis, c in turn.place(position).items())
+        for coordinates in access:
+            place = sum(pitch[axis] * c for axis, c in coordinates)
             banks.setdefault(place % together, set()).add(place)
         extra += max(map(len, banks.values())) - 1
     return extra
+
+
+@lru_cache(maxsize=64)
+def _accesses(turn: Turn, together: int) -> list[list[tuple[tuple[int, int], ...]]]:
+    """The coordinates, with their axes, that the first warps of a block access at a time."""
+    return [[tuple(turn.place(position).items()) for position in range(first, min(turn.count, first + together))]
+            for first in range(0, min(turn.count, 4 * BANKS), together)]

@@ -178,6 +178,8 @@ class _Tiles:
             cost = sum(conflicts(turn, pitch, self.words) for turn in (reader, writer))
             if best is None or cost < best[0]:
                 best = cost, tuple(pitch), step
+            if not cost:
+                break
         assert best is not None  # none is a padding, too
         return Tile(name, best[1], best[2])
 
