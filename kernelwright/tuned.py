@@ -42,8 +42,9 @@ _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
 _PROGRAMS = "programs"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
-# The share of a run in which convolutions alone are timed in both memory orders, before anything is built.
-_OF_ORDERS = 0.1
+# The share of a run, and the most seconds, in which convolutions alone are timed in both memory orders before anything
+# is built.
+_OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
 
 
 @dataclass
@@ -86,7 +87,8 @@ class Tuning:
         """The modes as earlier runs have measured them. On a GPU the library's convolutions are timed now, each alone
         in both memory orders: which is the faster one depends on the library's version, and whole networks on it."""
         if self._orders_decide():
-            ends, programs = clock() + _OF_ORDERS * self.stages.budget.seconds, distinct(modes)
+            seconds = min(_MOST_ORDERS, _OF_ORDERS * self.stages.budget.seconds)
+            ends, programs = clock() + seconds, distinct(modes)
             with self.stages.stage("tune"):
                 for place, mode in enumerate(programs):
                     layouts.convolution_seconds(mode.plan, self.problem.device,
