@@ -168,7 +168,8 @@ def _worst_slice(sums: SliceSums, limits: Limits, scale: float, typical: float, 
     limit = torch.maximum(limit, usual * size)
     limit = limit.clamp_min(least)
     if sums.jumps and int((error > limit).sum()) <= limits.multiple * sums.jumps:
-        limit = torch.maximum(limit, min(limits.multiple * sums.jump, NOISE_SHARE) * size)
+        far = (min(limits.multiple * sums.jump, NOISE_SHARE) * size).clamp_max(limits.multiple * sums.jump_rms)
+        limit = torch.maximum(limit, far)
     excess = error / limit.clamp_min(torch.finfo(limit.dtype).tiny)
     index = int(excess.argmax())
     against = float(size[index]) if float(size[index]) > ZERO_SHARE * scale else scale

@@ -39,7 +39,8 @@ class SliceSums:
     reference: torch.Tensor
     nonzero: torch.Tensor  # elements of the reference that are not zero
     jumps: int = 0  # how many slices of one result may jump, where rounding chooses which ones; see `widen`
-    jump: float = 0.0  # the largest relative error of one that did
+    jump: float = 0.0  # the largest error of one that did, relative to its size
+    jump_rms: float = 0.0  # and as it is
 
 
 @dataclass
@@ -308,7 +309,7 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
     in every call; how many they are, and how far they jump, is what calls have in common, and what a candidate may do.
     """
     for place, sums in enumerate(found.slices):
-        sums.jumps, sums.jump = _jumps(sums, [draw.slices[place].error for draw in draws])
+        sums.jumps, sums.jump, sums.jump_rms = _jumps(sums, [draw.slices[place].error for draw in draws])
     units = MOST_MOVED * max(found.eager_worst_units, 1 / multiple)
     square = float(_most(torch.tensor(found.eager_square_error, dtype=torch.float64),
                          torch.tensor(found.square_reference, dtype=torch.float64), multiple))
@@ -321,17 +322,19 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
             sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))
 
 
-def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float]:
-    """The most slices that jump in one of eager's calls, and how far one does; none where each slice has its errors
-    always, or too few jumped to tell."""
-    sizes = own.reference.clamp_min(torch.finfo(own.reference.dtype).tiny)
-    relative = torch.sqrt(torch.stack([own.eager_error, *draws]) / sizes)
+def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float, float]:
+    """The most slices that jump in one of eager's calls, and how far one does, relative to its size and as it is; none
+    where each slice has its errors always, or too few jumped to tell. A slice in which a call has no digits tells
+    nothing: sums that cancel are small, and as much is little elsewhere."""
+    errors = torch.stack([own.eager_error, *draws])
+    relative = torch.sqrt(errors / own.reference.clamp_min(torch.finfo(own.reference.dtype).tiny))
     usual = relative.median(0).values
-    jumped = relative > _JUMP * torch.maximum(usual, usual.median())
+    jumped = (relative > _JUMP * torch.maximum(usual, usual.median())) & (relative.amax(0) <= NOISE_SHARE)
     counts = jumped.sum(1)
     if int((counts > 0).sum()) < 2 or int(jumped.any(0).sum()) < _LEAST_JUMPS:
-        return 0, 0.0
-    return int(counts.max()), float(relative[jumped].max())
+        return 0, 0.0, 0.0
+    rms = torch.sqrt(errors / own.elements)
+    return int(counts.max()), float(relative[jumped].max()), float(rms[jumped].max())
 
 
 def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, least: float = 0.0) -> torch.Tensor:

@@ -363,3 +363,23 @@ def test_slices_that_rounding_chooses_may_jump_as_eager_s_do() -> None:
 def test_what_jumps_otherwise_is_wrong(candidate: torch.Tensor, eager: list[int], draws: list[list[int]]) -> None:
     found = jumped(candidate, eager, draws)
     assert not found.passed and "slice" in " ".join(found.kinds)
+
+
+def test_sums_that_cancel_excuse_no_other_slice() -> None:
+    """Their errors are as large as they are, and larger in one call than in the next: as much is little elsewhere."""
+    reference = JUMPS_OF.clone()
+    reference[:, :20] *= 1e-4
+
+    def rounded(seed: int, wide: range) -> torch.Tensor:
+        result = reference * (1 + random(*reference.shape, seed=seed) * 1e-3)
+        for place in wide:
+            result[:, place] += 3e-5 * random(8, 64, seed=seed + place)
+        return result.bfloat16()
+
+    own, limits = rounded(1, range(0, 3)), Tolerance().for_dtype(torch.bfloat16)
+    moved = [measure_error(rounded(9 * n, range(3 * n, 3 * n + 3)), own, reference, atol=limits.atol, rtol=limits.rtol)
+             for n in range(1, 5)]
+    candidate = own.clone()
+    candidate[:, 100] *= 1.1
+    found = one(candidate, own, reference, moved={"output": moved})
+    assert not found.passed and "slice" in " ".join(found.kinds)
