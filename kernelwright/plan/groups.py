@@ -16,6 +16,7 @@ from kernelwright.algebra.views import chain_below, contiguous, laid_out
 from kernelwright.ir.node import Node, number_of, users, walk
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.fusion.epilogue import ends_sums, joining
+from kernelwright.plan.reading.access import widens
 from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.reading.settled import settled
 from kernelwright.plan.records import Choice
@@ -208,7 +209,7 @@ class Grouping:
         """Leaves, what is no pointwise operator and no view, and pointwise results that are stored; numbers where
         somebody else than a kernel reads them."""
         result = {n for n in self.order if self.roles[n] not in ("number", "pointwise", "view")}
-        narrower: set[Node] = set()  # than what is worth storing, and of the same values
+        narrower: set[Node] = set()  # than what is worth storing, and of the same values, as the model rounds there
         for node in reversed(self.order):
             kind = self.roles[node]
             if kind not in ("number", "pointwise", "view") or node.op == "constant":
@@ -226,16 +227,11 @@ class Grouping:
             elif demanded or (self.products and ends_sums(node, self.roles, self.readers, self.demanded, self.joined)):
                 result.add(node)
             elif self._worth_storing(node, result):
-                if self._widens(node):
+                if node.op == "cast" and widens(node) and self.roles[node.inputs[0]] == "pointwise":
                     narrower.add(node.inputs[0])
                 else:
                     result.add(node)
         return result
-
-    def _widens(self, node: Node) -> bool:
-        """Whether a pointwise result of fewer bytes has the same values."""
-        return node.op == "cast" and self.roles[node.inputs[0]] == "pointwise" and \
-            node.inputs[0].op != "constant" and node.inputs[0].bytes < node.bytes
 
     def _read_through(self, view: Node) -> bool:
         """Whether a special kernel reads what lies below this reshape."""
@@ -250,8 +246,8 @@ class Grouping:
         repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
         if any(r in self.products and self.products[r].scheme == "float32" for r in readers):
             repeats = max(repeats, _DIRECT_REPEATS)
-        return (several or repeats >= 4) and self._is_dear(
-            node, 1.5 * node.bytes if several else inf, self.stored)
+        most_bytes = 1.5 * node.bytes if several else inf
+        return (several or repeats >= 4) and self._is_dear(node, most_bytes, self.stored)
 
     def _domain_size(self, reader: Node) -> int:
         return reader.inputs[0].size if self.roles[reader] in ("reduction", "place") else reader.size

@@ -25,6 +25,8 @@ from graph_tools import (
 from places import ROOT
 from torch import nn
 
+from kernelwright.algebra.build import reduce
+from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference import loops as loops_reference
@@ -545,3 +547,15 @@ def test_plans_repeat() -> None:
     first, second = make_plan(graph, graph), make_plan(graph, graph)
     assert [getattr(s, "kernel", None) for s in first.steps] == [getattr(s, "kernel", None) for s in second.steps]
     assert [getattr(s, "name", "") for s in first.steps] == [getattr(s, "name", "") for s in second.steps]
+
+
+@pytest.mark.parametrize(("narrow", "wide", "stored"), [("bfloat16", "float32", "bfloat16"),
+                                                        ("float32", "float64", "float64")])
+def test_what_several_read_is_stored_as_narrow_as_the_model_rounds_it(narrow: str, wide: str, stored: str) -> None:
+    """A type of more digits that is ours keeps them."""
+    x = leaf("x0", 64, 64, dtype=narrow)
+    for number in range(1, 6):
+        x = make("add", x, leaf(f"x{number}", 64, 64, dtype=narrow))
+    value = cast(x, wide)
+    plan = check_graph(graph_of(reduce("sum", value, (0,)), reduce("sum", value, (1,)), make("tanh", value)), 1e-2)
+    assert [n.dtype for s in plan.kernels for n in s.outputs if n.op in ("add", "cast")] == [stored]

@@ -164,7 +164,7 @@ class Puller:
             return (yield self._under_guards(node, position, guards, fill))
         if node.op == "copy":
             return (yield self._pull(node.inputs[0], position))
-        exactly = is_jump(node) or _widens(node) or node in self.settled
+        exactly = is_jump(node) or widens(node) or node in self.settled
         before, self.rounding = self.rounding, self.rounding or exactly
         try:
             if node.op == "cast":
@@ -360,7 +360,7 @@ class Puller:
         return [Affine(tuple(d)) for d in digits]
 
 
-def _widens(node: Node) -> bool:
+def widens(node: Node) -> bool:
     """Whether a model computes operands in a floating type and goes on in a wider one."""
     return node.dtype in ("float32", "float64") and not node.get("precise") and any(
         i.dtype in ROUNDINGS and ITEM_BYTES[i.dtype] < ITEM_BYTES[node.dtype] for i in node.inputs)
