@@ -160,19 +160,34 @@ class Tuning:
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
                 kept = _kept_anyway(mode)
-                orders = layouts.convolution_seconds(mode.plan, problem.device, 0.0) if self._orders_decide() else {}
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
                     seconds=max(0.0, ends - clock()) / (len(programs) - place),
-                    there=frozenset(self.ahead.there) if self.ahead is not None else frozenset(),
-                    order_saves=layouts.saved_seconds(mode.plan, mode.captured, orders, self.device))
+                    there=dict(self.ahead.there) if self.ahead is not None else None,
+                    order_saves=partial(self._order_saves, mode))
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
                     channels_last=mode.plan.channels_last.difference(chosen)) if chosen or left else mode.plan
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
+
+    def _order_saves(self, mode: ModeProgram) -> dict[Node, float]:
+        """What the library's convolutions take less channels-last, as far as that decides."""
+        if not self._orders_decide():
+            return {}
+        _, known = self._convolution_seconds(mode, 0.0)
+        return layouts.saved_seconds(mode.plan, mode.captured, known, self.device)
+
+    def _convolution_seconds(self, mode: ModeProgram, seconds: float) -> tuple[layouts.Seconds, layouts.Seconds]:
+        """What the library's convolutions of a mode take in both memory orders: those that were timed, in earlier runs
+        or now in so many seconds, and all of which something is known."""
+        timed = layouts.convolution_seconds(mode.plan, self.problem.device, seconds)
+        known = {**layouts.predicted_seconds(mode.plan, self.device), **timed}
+        if self._orders_decide():
+            known |= layouts.like_others(mode.plan, timed, self.device)
+        return timed, known
 
     def _may_contract(self) -> bool:
         wanted = self.settings.contractions
@@ -215,15 +230,12 @@ class Tuning:
         ends, programs, promised = clock() + seconds, distinct(modes), dict[Hashable, float]()
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
-                found = layouts.convolution_seconds(mode.plan, self.problem.device,
-                                                    max(0.0, ends - clock()) / (2 * (len(programs) - place)))
+                timed, known_seconds = self._convolution_seconds(
+                    mode, max(0.0, ends - clock()) / (2 * (len(programs) - place)))
                 before = mode.plan.channels_last
-                if before and not found:
+                if before and not timed:
                     continue
-                seconds_of = {**layouts.predicted_seconds(mode.plan, self.device), **found}
-                if self._orders_decide():
-                    seconds_of |= layouts.like_others(mode.plan, found, self.device)
-                plan = layouts.channels_last_plan(mode.plan, mode.captured, seconds_of, self.device)
+                plan = layouts.channels_last_plan(mode.plan, mode.captured, known_seconds, self.device)
                 if plan is None and before:
                     plan = layouts.first_plan(mode.plan, mode.captured, self.device)
                 if plan is None or plan.channels_last == before:
@@ -233,8 +245,7 @@ class Tuning:
                 if known is not None:
                     ratios[mode.program] = known["ratio"]
                 others[mode.program] = other
-                promised[mode.program] = sum((first - last) * ((n in plan.channels_last) - (n in before))
-                                             for n, (first, last) in found.items())
+                promised[mode.program] = layouts.promised_seconds(plan.channels_last, before, timed)
         waiting = [m for m in programs if m.program in others and m.program not in ratios]
         alone = set[Hashable]()
         if waiting and ends - clock() < self.stages.seconds.get("build", 0.0):  # there are two files to be built

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -97,8 +98,8 @@ class BuiltAhead:
         count = spare_processors() if workers is None else workers
         self._waiting = deque(zip(sources, names, strict=True))
         self._target = target
-        #: The names of the libraries that are there.
-        self.there: set[str] = set()
+        #: The names of the libraries that are there, with the seconds that each took.
+        self.there: dict[str, float] = {}
         # Not daemons: a process that ends within a build would leave it half done, and locked.
         self._threads = [threading.Thread(target=self._work) for _ in range(min(count, len(sources)))]
         for thread in self._threads:
@@ -109,8 +110,9 @@ class BuiltAhead:
             while self._waiting:
                 with suppress(Exception):  # another thread may have taken the last one
                     source, name = self._waiting.popleft()
+                    began = time.perf_counter()
                     build_library(source, self._target, name)
-                    self.there.add(name)
+                    self.there[name] = time.perf_counter() - began
 
     def stop(self) -> None:
         """Begin no other. Those that have begun go on; whoever asks for one of them waits for it."""

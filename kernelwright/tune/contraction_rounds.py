@@ -26,13 +26,13 @@ from kernelwright.tune.contraction_trials import Build, Case, build, launcher_na
 
 #: Contractions that are built at a time.
 _TOGETHER = 8
-#: What compiling a text of one takes, in seconds of one processor.
-_TEXT_SECONDS = 10.0
+#: What compiling a text of one takes, in seconds of one processor, where none was compiled yet.
+_TEXT_SECONDS = 1.5
 
 
 def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], device: torch.device, row: Device,
                   budget: Budget, build_all: Build, *, strict: bool, seconds: float = inf,
-                  there: Collection[str] = ()) -> dict[str, Measured | None]:
+                  there: Mapping[str, float] | None = None) -> dict[str, Measured | None]:
     """What is measured of contractions, by the key under which it is kept: None of those that do not fit the memory,
     and nothing of those for which there was no time.
 
@@ -40,9 +40,11 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     its turn comes, and one without forms is none that could run. A case is tried in the
     forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
-    there: names of launchers whose libraries need not be compiled: of a model of many contractions these alone are
-    tried where there is no time to compile the forms of a round, and what comes of them is not kept.
+    there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: of a model
+    of many contractions these alone are tried where there is no time to compile the forms of a round, and what comes of
+    them is not kept.
     """
+    there = there or {}
     ends = clock() + seconds
     each = budget.contraction_seconds / max(1, len(cases))
     left = budget.contraction_kernels
@@ -53,7 +55,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     while keys and ends - clock() > longest:
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
-        if ends < inf and len(cases) > _TOGETHER and ends - begun < _compiling(cases[key] for key in now):
+        if ends < inf and len(cases) > _TOGETHER and ends - begun < _compiling((cases[key] for key in now), there):
             partly = {key for key in now if cases[key].forms}
             now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
         for key in now:
@@ -95,10 +97,10 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     return measured
 
 
-def _compiling(cases: Iterable[Case]) -> float:
-    """What it takes to compile the forms of cases side by side, of which those are first that promise most."""
+def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
+    """The seconds that compiling the first forms of cases side by side takes, each as long as the longest so far."""
     texts = sum(len(case.rounding or case.forms) for case in cases)
-    return _TEXT_SECONDS * ceil(texts / processors())
+    return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / processors())
 
 
 def _of_those(case: Case, there: Collection[str]) -> Case:

@@ -13,7 +13,7 @@ model decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -125,15 +125,15 @@ def scales(step: KernelStep) -> frozenset[Node]:
 
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
-           build_all: Build = build_libraries, seconds: float = inf, there: Collection[str] = (),
-           order_saves: Mapping[Node, float] | None = None) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           build_all: Build = build_libraries, seconds: float = inf, there: Mapping[str, float] | None = None,
+           order_saves: Callable[[], Mapping[Node, float]] = dict) -> tuple[dict[Node, Choice], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
-    how long those may be measured that no earlier run has, with most work first. there: names of
-    launchers whose libraries are there: without time to compile others these alone are measured. order_saves: what
-    torch calls take less in another memory order than they are measured in.
+    how long those may be measured that no earlier run has, with most work first. there: see
+    :func:`kernelwright.tune.contraction_rounds.measure_cases`. order_saves: gives what torch calls take less in another
+    memory order than they are measured in; asked where one of those was measured that have several.
     """
     tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
@@ -141,6 +141,8 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     measured |= now
     chosen: dict[Node, Choice] = {}
     took: dict[Node, float] = {}
+    saves = order_saves() if any(measured[key] is not None and case.node.op == "convolution"
+                                 for key, case in zip(tries.keys, tries.bare, strict=True)) else {}
     found: dict[Variant, Measured | None] = {}
     left = {s.covers[0]: UNTRIED for s in tries.untried if not lowerable(s.covers[0])}
     for key, case, some in zip(tries.keys, tries.bare, tries.alike, strict=True):
@@ -148,7 +150,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
             choice, reason = None, LATE
         else:
             choice, reason = decide(missing[key] if key in now else case, measured[key],
-                                    max(((order_saves or {}).get(s.covers[0], 0.0) for s in some), default=0.0))
+                                    max(saves.get(s.covers[0], 0.0) for s in some))
             say(line(case, measured[key], choice, reason))
         for step in some:
             node = step.covers[0]

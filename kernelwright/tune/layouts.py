@@ -8,7 +8,7 @@ convolutions' times decide for the first file, and where there is no time to bui
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import inf, prod
@@ -245,6 +245,12 @@ def saved_seconds(plan: Plan, captured: Graph, seconds: Seconds, device: Device)
     copies = _copy_seconds((s.outputs[0] for s in last.kernels if s.copies), device)
     share = max(0.0, 1.0 - copies / gain) if (gain := sum(gains.values())) > 0.0 else 0.0
     return {n: share * gain for n, gain in gains.items() if gain > 0.0}
+
+
+def promised_seconds(last: Collection[Node], before: Collection[Node], seconds: Seconds) -> float:
+    """What convolutions are to take less with those of ``last`` channels-last, where those of ``before`` were."""
+    return sum(found[n in before] - found[n in last] for n, found in seconds.items()
+               if (n in last) != (n in before) and found[1] < inf)
 
 
 def measured_programs(programs: Mapping[str, nn.Module], example: Sequence[object], device: torch.device,

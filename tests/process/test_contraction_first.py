@@ -166,14 +166,15 @@ def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
     monkeypatch.setattr(contraction_rounds, "build", build)
     monkeypatch.setattr(contraction_rounds, "try_out", lambda *_, **__: Measured((), (), 1.0, ()))
 
-    def measured(seconds: float, there: frozenset[str]) -> set[str]:
+    def measured(seconds: float, there: dict[str, float]) -> set[str]:
         built.clear()
         return set(measure_cases({"one": case, "less": less}, {}, CPU, H200, budget, None, strict=False,
                                  seconds=seconds, there=there))
 
     name = trials.launcher_name(case, case.forms[1])
     assert name == trials.written(case, case.forms[1])[1].name
-    assert measured(0.5, frozenset({name})) == {"one"} and built == [[case.forms[1]]] and recall("one") is None
-    assert measured(0.5, frozenset()) == set() and not any(built)
-    assert measured(inf, frozenset()) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
+    assert measured(0.5, {name: 1.0}) == {"one"} and built == [[case.forms[1]]] and recall("one") is None
+    assert measured(0.5, {}) == set() and not any(built)
+    assert measured(0.5, {name: 0.001}) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
+    assert measured(inf, {}) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
     assert recall("one") is not None

@@ -569,6 +569,16 @@ def test_what_another_order_saves_of_the_librarys_calls() -> None:
     assert layouts.saved_seconds(plan, graph, {}, H200) == {}
 
 
+def test_what_is_promised_is_a_number() -> None:
+    """Of what changes its order alone, and nothing of what channels-last is less accurate."""
+    _, nodes = chain()
+    one, other, refused = nodes[:3]
+    seconds = {one: (2.0, 1.5), other: (2.0, 5.0), refused: (2.0, float("inf"))}
+    assert layouts.promised_seconds({one}, set(), seconds) == 0.5
+    assert layouts.promised_seconds({one}, {one, other, refused}, seconds) == 3.0
+    assert layouts.promised_seconds({one}, {one}, seconds) == 0.0
+
+
 def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     """The program in the model's own order is judged in its place, and a note says so."""
     plan = Plan(Graph((), (), (), (), False), (), (), ())
