@@ -41,7 +41,8 @@ class Settings:
                                 "CUDA device, else library.", ("auto", "library", "measured"))
     """Whether contractions may become kernels."""
     effort: str = _option("normal", "How long a run may take, unless budget says so, and how many schedules are "
-                          "measured: quick 30 s, normal 120 s, thorough 900 s.", ("quick", "normal", "thorough"))
+                          "measured: quick 60 s (without baselines 30 s), normal 120 s, thorough 900 s.",
+                          ("quick", "normal", "thorough"))
     """How much time a run may take."""
     budget: float | None = _option(None, "Seconds from loading to the written file, baselines included; by default, "
                                    "the effort's. What certifies a file is never left out.")

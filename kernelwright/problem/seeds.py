@@ -13,7 +13,7 @@ import torch
 
 def seed_generators(seed: int) -> None:
     """Seed torch's generators as ``torch.manual_seed`` does. That notes the seed, and who gave it, for devices that may
-    be started later; where there is no device, it would take most of the time of a small trial."""
+    be started later: where there is no device, a fifth of a small trial's time."""
     if _has_device():
         torch.manual_seed(seed)
     else:
