@@ -155,6 +155,13 @@ def cases() -> list[LoopCase]:
     ]
 
 
+def channel_normed(values: Expression, *by_channel: int) -> Apply:
+    """Values as batch norm of running statistics gives them: buffers 1 to 4, whose strides are ``by_channel``."""
+    mean, variance, weight, bias = (load(n, *by_channel) for n in (1, 2, 3, 4))
+    scale = call("mul", call("rsqrt", call("add", call("square", variance), 1e-3)), weight)
+    return call("add", call("mul", call("sub", values, mean), scale), bias)
+
+
 def pointwise_cases() -> list[LoopCase]:
     result = []
 
@@ -197,6 +204,14 @@ def pointwise_cases() -> list[LoopCase]:
         (630, 5),
     )
     add("row_vector", (70, 33), call("mul", load(0, 33, 1), call("sigmoid", load(1, 0, 1))), (70 * 33, 33))
+    for name, width, dtype in (("", 250, "float32"), ("_long", 5000, "float32"), ("_half", 250, "float16")):
+        # What is dear differs by channel alone, and is the same at all points.
+        values = load(0, width, 1)
+        add(f"normalised{name}", (40, width), call("relu", channel_normed(values, 0, 1)), (40 * width, *[width] * 4),
+            dtypes=(dtype, *["float32"] * 4))
+    add("three_scales", (9, 65), call("add", call("mul", load(0, 65, 1), call("exp", load(1, 0, 1))),
+                                      call("mul", call("tanh", load(1, 0, 1)), call("exp", load(2, 1, 0)))),
+        (9 * 65, 65, 9))
     add("transposed", (37, 41), call("exp", load(0, 1, 37)), (37 * 41,))
     add("scalar", (1000,), call("sub", load(0, 1), load(1, 0)), (1000, 1))
     add("one_point", (), call("square", load(0)), (1,))
@@ -528,6 +543,22 @@ def column_cases() -> list[LoopCase]:
                 outer_stores=[store(0, (1, 0), Reduced(1))],
             ),
             (rows * 70, 1),
+            1e-5,
+        )
+    for rows in (20, 300, 3000):  # dear values by column, in reductions of one and of two walks, and in stores
+        one = call("relu", channel_normed(load(0, 1, 90), 1, 0))
+        add(
+            f"normalised_{rows}",
+            kernel_of(
+                (90,),
+                (rows,),
+                reductions=[("sum", one), ("max", call("sub", one, call("mul", Reduced(0), 1.0 / rows)))],
+                inputs=("float32",) * 5,
+                outputs=("float32",) * 2,
+                row_stores=[store(1, (1, 90), call("mul", one, call("exp", call("mul", Reduced(1), -1.0))))],
+                outer_stores=[store(0, (1, 0), Reduced(1))],
+            ),
+            (rows * 90, *[90] * 4),
             1e-5,
         )
     sizes = (3, 10, 36)

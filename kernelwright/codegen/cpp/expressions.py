@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import isinf, isnan
 
 from kernelwright.codegen.loops.indices import guard_text, index_text
@@ -165,7 +165,7 @@ def _bare(text: str) -> str:
 def angles(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Expression]:
     """The distinct angles of which evaluating ``roots`` still takes a sine or a cosine."""
     result: dict[Expression, None] = {}
-    for node in (node for root in roots for node in walk(root)):
+    for node in walk(*roots, into=lambda node: node not in bound):
         if isinstance(node, Apply) and node.function in ANGULAR and node not in bound:
             result[node.arguments[0]] = None
     return list(result)
@@ -176,9 +176,9 @@ def unnamed_loads(roots: Iterable[Expression], bound: dict[Expression, str]) -> 
     return [n for n in walk(*roots, into=lambda node: node not in bound) if isinstance(n, Load) and n not in bound]
 
 
-def cost(roots: Iterable[Expression]) -> int:
-    """Operations of one evaluation of ``roots``, in multiply-adds; a load counts 1."""
-    nodes = list(walk(*roots))
+def cost(roots: Iterable[Expression], named: Collection[Expression] = ()) -> int:
+    """Operations of one evaluation of ``roots``, in multiply-adds; a load counts 1. named: what has been evaluated."""
+    nodes = [n for n in walk(*roots, into=lambda n: n not in named) if n not in named]
     applied = sum(
         KERNEL_FUNCTIONS[n.function].cost
         for n in nodes

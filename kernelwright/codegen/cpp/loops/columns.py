@@ -24,12 +24,8 @@ from kernelwright.codegen.cpp.loops.text import (
 )
 from kernelwright.codegen.loops.normal_form import expressions
 from kernelwright.codegen.source import KernelSource
-from kernelwright.plan.expressions import Apply, Expression, Load, is_whole, varies, walk
+from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.kernels import LoopKernel
-
-DEAR = 4
-"""Cost from which a value that every row of a column needs is kept for them."""
-MOST_FIXED = 4
 
 
 class _Columns(ColumnArrays):
@@ -41,7 +37,7 @@ class _Columns(ColumnArrays):
         if kernel.row_stores and row:
             roots = [store.expression for store in kernel.row_stores]
             once = scope.nested("f")
-            lines += self._once_per_column(roots, once)
+            lines += self.once_per_column(roots, once)
             lines += self._named_columns(roots, once, first, last)
         if kernel.outer_stores and outer:
             roots = [store.expression for store in kernel.outer_stores]
@@ -58,29 +54,6 @@ class _Columns(ColumnArrays):
                 prefix="u",
                 kernel=kernel,
             )
-        return lines
-
-    def _once_per_column(self, roots: list[Expression], scope: Scope) -> list[str]:
-        """Arrays of what is dear in ``roots`` and the same in every row, and their names."""
-        def is_open(node: Expression) -> bool:
-            return isinstance(node, Apply) and node not in scope.bound and not is_whole(node)
-
-        def is_fixed(node: Expression) -> bool:
-            along = varies(node, [self.lane]) or node.reduced
-            return along and not varies(node, self.row_axes) and cost([node]) >= DEAR
-
-        fixed = [n for n in walk(*roots, into=lambda n: is_open(n) and not is_fixed(n)) if is_open(n) and is_fixed(n)]
-        found = {node: f"fixed{number}" for number, node in enumerate(fixed)}
-        if not 0 < len(found) <= MOST_FIXED:
-            return []
-        lines = [f"alignas(64) real {', '.join(f'{name}[{self.block}]' for name in found.values())};"]
-        inner = scope.nested("g")
-        lines += hoist(list(found), inner, self.names, [self.lane], True)
-        lines += lane_loop(
-            list(found), inner, self.names, self.lane, "left", "right",
-            lambda at: [f"{name}[{self.column}] = {at.text(node)};" for node, name in found.items()], prefix="h",
-        )
-        scope.bound.update({node: f"{name}[{self.column}]" for node, name in found.items()})
         return lines
 
     def _named_columns(self, roots: list[Expression], scope: Scope, first: str, last: str) -> list[str]:

@@ -8,7 +8,16 @@ from math import ceil, inf, prod
 
 from kernelwright.codegen.cpp.expressions import Scope, cost, index_text
 from kernelwright.codegen.cpp.loops.rows import reduced_nodes
-from kernelwright.codegen.cpp.loops.text import axis_names, braces, decode, hoist, lane_loop, nested
+from kernelwright.codegen.cpp.loops.text import (
+    axis_names,
+    braces,
+    decode,
+    hoist,
+    lane_loop,
+    nested,
+    once_along_lane,
+    same_elsewhere,
+)
 from kernelwright.codegen.loops.normal_form import passes, shifted
 from kernelwright.codegen.terms import grouped, minus
 from kernelwright.plan.expressions import Expression, Index, Load, may_sum_to_minus_zero, walk
@@ -70,6 +79,7 @@ class ColumnArrays:
         self.block = min(self.width, ceil(ceil(self.width / blocks) / 16) * 16)
         self.blocks = ceil(self.width / self.block)
         self.column = f"{self.names[self.lane]} - left"
+        self.once = 0  # arrays of values that every row of a column needs
 
     def turn(self, scope: Scope) -> list[str]:
         """Turn the loads that lie across, whole rows of the task's columns, and name their elements."""
@@ -109,6 +119,13 @@ class ColumnArrays:
         head = decode("row", self.kernel.row, [self.names[axis] for axis in self.row_axes])
         return braces(f"for (int64_t row = {first}; row + {step} <= {last}; row += {step})", head + lines)
 
+    def once_per_column(self, roots: list[Expression], scope: Scope) -> list[str]:
+        """Arrays of what is dear in ``roots`` and the same in every row, and their names."""
+        found = {node: f"fixed{number}" for number, node in
+                 enumerate(same_elsewhere(roots, scope, self.lane, self.row_axes), self.once)}
+        self.once += len(found)
+        return once_along_lane(found, self.block, self.column, scope, self.names, self.lane, "left", "right")
+
     def walk(
         self,
         roots: list[Expression],
@@ -133,7 +150,7 @@ class ColumnArrays:
         """Reduce rows [first, last) into arrays, or where ``joined`` into ``total{n}`` accumulators."""
         kernel, j = self.kernel, self.column
         size = self.block
-        lines = []
+        lines = self.once_per_column([kernel.reductions[n].expression for n in numbers], scope)
         for n in numbers:
             for c_type, arrays in _ARRAYS[kernel.reductions[n].kind].items():
                 lines.append(f"alignas(64) {c_type} {', '.join(f'{a}{n}[{size}]' for a in arrays)};")
@@ -150,7 +167,7 @@ class ColumnArrays:
             ]
 
         roots = [kernel.reductions[n].expression for n in numbers]
-        fours = self._takes_four(roots, int(last) - int(first) if last.isdigit() else ROWS)
+        fours = self._takes_four(roots, scope, int(last) - int(first) if last.isdigit() else ROWS)
         if fours:
             four = [[shifted(root, self.row_axes[0], place) for place in range(4)] for root in roots]
             flat = [copy for own in four for copy in own]
@@ -183,10 +200,10 @@ class ColumnArrays:
         head = [f"const int64_t to = from + {ROWS} < {last} ? from + {ROWS} : {last};"]
         return lines + braces(f"for (int64_t from = {first}; from < {last}; from += {ROWS})", head + body)
 
-    def _takes_four(self, roots: list[Expression], rows: int) -> bool:
+    def _takes_four(self, roots: list[Expression], scope: Scope, rows: int) -> bool:
         """Whether to take four rows at once, so that cheap updates load and store their arrays less often."""
         guarded = any(isinstance(node, Load) and node.guards for root in roots for node in walk(root))
-        return len(self.kernel.row) == 1 and rows >= 16 and not guarded and cost(roots) <= 8
+        return len(self.kernel.row) == 1 and rows >= 16 and not guarded and cost(roots, scope.bound) <= 8
 
     def _update(self, n: int, values: list[str]) -> list[str]:
         """Add values of one column to the arrays of reduction ``n``."""

@@ -11,7 +11,9 @@ from kernelwright.codegen.cpp.loops.text import (
     definition,
     hoist,
     lane_loop,
+    once_along_lane,
     parallel_for,
+    same_elsewhere,
     sizes_text,
     store_lines,
 )
@@ -21,6 +23,10 @@ from kernelwright.plan.kernels import LoopKernel
 
 BLOCK = 8192
 TRANSPOSED_BLOCK = 128
+LONGEST_ONCE = 4096
+"""Longest lane whose dear values are computed once for all other points: their arrays are the calling thread's."""
+FEWEST_ONCE = 8
+"""Fewest other points for which that pays."""
 
 
 def generate_points(kernel: LoopKernel, name: str, comment: str | None = None) -> KernelSource:
@@ -39,7 +45,11 @@ def generate_points(kernel: LoopKernel, name: str, comment: str | None = None) -
         block = length
     blocks = ceil(length / block)
     others = kernel.outer[:lane]
-    scope = Scope("c")
+    scope, before = Scope("c"), list[str]()
+    if length <= LONGEST_ONCE and blocks == 1 and prod(others) >= FEWEST_ONCE:
+        found = same_elsewhere(roots, scope, lane, range(lane), guarded=False)
+        before = once_along_lane({node: f"fixed{number}" for number, node in enumerate(found)}, length, names[lane],
+                                 scope, names, lane, "0", str(length))
     if transposed:
         lines = decode("task", (blocks, *others), ["block", *names[:lane]])
     else:
@@ -66,7 +76,7 @@ def generate_points(kernel: LoopKernel, name: str, comment: str | None = None) -
     )
     work = prod(kernel.outer) * (cost(roots) / 8 + 1)
     body = parallel_for("task", prod(others) * blocks, lines, work)
-    return definition(kernel, name, comment or f"Pointwise over {sizes_text(kernel.outer)}.", body)
+    return definition(kernel, name, comment or f"Pointwise over {sizes_text(kernel.outer)}.", [*before, *body])
 
 
 def _with_one_axis(kernel: LoopKernel) -> LoopKernel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from kernelwright.codegen.cpp.expressions import (
     TYPES,
     Scope,
     angles,
+    cost,
     element_text,
     guard_text,
     guarded_text,
@@ -20,7 +21,7 @@ from kernelwright.codegen.cpp.expressions import (
 from kernelwright.codegen.cpp.support.snippets import used_snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.terms import grouped
-from kernelwright.plan.expressions import Expression, Guard, Index, Load, varies
+from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load, is_whole, varies, walk
 from kernelwright.plan.kernels import LoopKernel, Store
 
 SERIAL_WORK = 30_000
@@ -31,6 +32,10 @@ RUN = 256
 """Elements of float16 that are converted together, and of angles that are tested together."""
 MOST_RUNS = 8
 """Most arrays for them; a written-out window has more loads, which overlap."""
+DEAR = 4
+"""Cost from which a value that differs along the lane alone is computed once, into an array of the lane's length."""
+MOST_ONCE = 4
+"""Most such arrays of a loop."""
 
 
 def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
@@ -140,6 +145,43 @@ def hoist(
         lambda load: guarded_text(load, names),
         lambda node: not varies(node, axes) and not (reduced_varies and node.reduced),
     )
+
+
+def same_elsewhere(
+    roots: Sequence[Expression], scope: Scope, lane: int, others: Sequence[int], *, guarded: bool = True
+) -> list[Expression]:
+    """What is dear in ``roots``, differs along the lane, and is the same wherever one is along ``others``: the largest
+    such subexpressions without a name, [] where there are too many for arrays. guarded: with loads that have guards."""
+    def is_open(node: Expression) -> bool:
+        return isinstance(node, Apply) and node not in scope.bound and not is_whole(node)
+
+    def is_same(node: Expression) -> bool:
+        if not (varies(node, [lane]) or node.reduced) or varies(node, others) or cost([node]) < DEAR:
+            return False
+        return guarded or not any(load.guards for load in unnamed_loads([node], scope.bound))
+
+    found = [n for n in walk(*roots, into=lambda n: is_open(n) and not is_same(n)) if is_open(n) and is_same(n)]
+    return found if len(found) <= MOST_ONCE else []
+
+
+def once_along_lane(
+    arrays: Mapping[Expression, str], size: int, place: str, scope: Scope, names: Sequence[str], lane: int,
+    first: str, last: str
+) -> list[str]:
+    """Definitions of arrays of ``size`` with values along the lane from ``first`` to ``last``, which ``scope`` then
+    has. place: the text of a value's place in its array."""
+    if not arrays:
+        return []
+    lines = [f"alignas(64) real {', '.join(f'{name}[{size}]' for name in arrays.values())};"]
+    inner = scope.nested("g")
+    same = hoist(list(arrays), inner, names, [lane], True)
+    loop = lane_loop(
+        list(arrays), inner, names, lane, first, last,
+        lambda at: [f"{name}[{place}] = {at.text(node)};" for node, name in arrays.items()], prefix="h",
+    )
+    lines += braces("", [*same, *loop]) if same else loop  # other arrays give the same names
+    scope.bound.update({node: f"{name}[{place}]" for node, name in arrays.items()})
+    return lines
 
 
 def lane_loop(
