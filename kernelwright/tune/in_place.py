@@ -30,6 +30,9 @@ from kernelwright.timing.clock import DELAY_CLOCK_HERTZ, LONGEST_DELAY_SECONDS
 #: all of them may, one is timed.
 LEAST_RUNS, MOST_RUNS = 3, 25
 
+#: Channels-last, by the rank of what lies so.
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
 Memory = dict[Any, Any]
 Part = tuple[list[KernelStep], dict[KernelStep, Launcher], ctypes.CDLL]
 """A region's steps, their launchers and the library that has them."""
@@ -168,7 +171,11 @@ def _call(node: Node) -> Callable[[Memory], None]:
 
 
 def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leaves: Memory) -> list[Entry]:
-    """The operators of a plan's graph as PyTorch's calls. Views that only a region's operators read are its own."""
+    """The operators of a plan's graph as PyTorch's calls. Views that only a region's operators read are its own.
+
+    Convolutions that the plan has channels-last are so here, too: what PyTorch computes of their results then lies as
+    it would where a region stays with it. A copy into that order is counted with what made the value.
+    """
     region_of: dict[Node, int | None] = {n: number for number, (steps, _) in enumerate(regions)
                                          for s in steps for n in s.covers}
     roots = _roots(plan)
@@ -180,7 +187,12 @@ def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leav
         for needed in node.inputs:
             readers.setdefault(needed, set()).add(region_of.get(node))
     last = _last([n.inputs for n in nodes], roots)
-    return [Entry(_call(n), region_of.get(n), done) for n, done in zip(nodes, last, strict=True)]
+    found: list[Entry] = []
+    for node, done in zip(nodes, last, strict=True):
+        if node in plan.channels_last and node.rank in FORMATS:
+            found.append(Entry(_contiguous(node.inputs[0], FORMATS[node.rank]), region_of.get(node.inputs[0]), ()))
+        found.append(Entry(_call(node), region_of.get(node), done))
+    return found
 
 
 def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],
@@ -217,9 +229,9 @@ def _likeness(node: Node) -> tuple[Any, ...]:
     return node.op, node.origin, node.shape, tuple(a for a in node.attributes if a[0] != "exact")
 
 
-def _contiguous(node: Node) -> Callable[[Memory], None]:
+def _contiguous(node: Node, order: torch.memory_format = torch.contiguous_format) -> Callable[[Memory], None]:
     def run(memory: Memory) -> None:
-        memory[node] = memory[node].contiguous()
+        memory[node] = memory[node].contiguous(memory_format=order)
 
     return run
 

@@ -29,6 +29,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.timing.rounds import Times, measure
 from kernelwright.tune.contraction_fit import fitting
+from kernelwright.tune.in_place import FORMATS
 from kernelwright.tune.memory import machine, recall, remember
 from kernelwright.tune.regions import SLOWER
 
@@ -43,7 +44,6 @@ _TURNED = 8
 # Seconds of timing one convolution.
 _MOST_SECONDS = 0.5
 _KIND = "layouts"
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 Seconds = Mapping[Node, tuple[float, float]]
 """For each convolution its time alone, channels-first and channels-last."""
@@ -137,7 +137,7 @@ def _calls(node: Node, device: torch.device) -> tuple[dict[str, Callable[[], tor
 
         return run
 
-    calls = {FIRST: call(torch.contiguous_format), LAST: call(_FORMATS[node.rank])}
+    calls = {FIRST: call(torch.contiguous_format), LAST: call(FORMATS[node.rank])}
 
     def is_as_accurate() -> bool:
         expected = node.operator.reference(given[:1].double(), weight.double(), **dict(node.attributes))

@@ -79,7 +79,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
     alike: dict[Hashable, list[list[KernelStep]]] = {}
     standing: list[list[tuple[Hashable, list[KernelStep]]]] = []  # for each plan
     for plan in plans:
-        standing.append([(_form(steps), steps) for steps in regions(plan)])
+        standing.append([(_form(steps, plan), steps) for steps in regions(plan)])
         for form, steps in standing[-1]:
             alike.setdefault(form, []).append(steps)
     keys = {form: repr((machine(device), generator_digest(), target, form)) for form in alike}
@@ -158,7 +158,7 @@ def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *,
     too, whose region was not measured or wins by little."""
     lost: dict[Node, str] = {}
     for steps in regions(plan):
-        found = times.get(_form(steps))
+        found = times.get(_form(steps, plan))
         share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
         share = _WIN_CLEARLY if clearly else share
         if found is not None and found["kernels"] > share * found["torch"]:
@@ -173,10 +173,12 @@ def slower_by(ratio: float) -> str:
     return f"{SLOWER} or faster: kernels take {ratio:.1f}x as long" if ratio >= 1.05 else SLOWER
 
 
-def _form(steps: Sequence[KernelStep]) -> Hashable:
-    """What two regions share that need the same time: a network repeats its blocks."""
-    return tuple((s.kernel, tuple((n.op, n.attributes, n.shape, tuple((i.shape, i.dtype) for i in n.inputs))
-                                  for n in s.covers)) for s in steps)
+def _form(steps: Sequence[KernelStep], plan: Plan) -> Hashable:
+    """What two regions share that need the same time: a network repeats its blocks. A kernel may be the same in both
+    memory orders, and PyTorch's calls are not."""
+    return bool(plan.channels_last), *((s.kernel, tuple((n.op, n.attributes, n.shape,
+                                                         tuple((i.shape, i.dtype) for i in n.inputs))
+                                                        for n in s.covers)) for s in steps)
 
 
 def tensor_for(node: Node, device: torch.device) -> torch.Tensor:

@@ -96,7 +96,7 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
         return seconds(plan, tensors, found, *rest)
 
     def asked(plans, *rest):
-        alike = {regions._form(steps) for plan in plans for steps in regions.regions(plan)}
+        alike = {regions._form(steps, plan) for plan in plans for steps in regions.regions(plan)}
         assert len(alike) < sum(len(regions.regions(plan)) for plan in plans)
         forms.append(len(alike))
         return times(plans, *rest)

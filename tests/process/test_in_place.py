@@ -42,10 +42,10 @@ def placed(model: nn.Module, x: torch.Tensor, *, move_bias: bool):
     graph = capture(model, (x,))
     plan = make_plan(graph, graph, move_bias=move_bias)
     found = regions.regions(plan)
-    forms = {regions._form(steps): steps for steps in found}
+    forms = {regions._form(steps, plan): steps for steps in found}
     built = dict(zip(forms, regions._built(list(forms.values()), "cpp"), strict=True))
     assert len(built) < len(found)
-    return plan, values_of(model, graph, (x,)), [(steps, built[regions._form(steps)]) for steps in found]
+    return plan, values_of(model, graph, (x,)), [(steps, built[regions._form(steps, plan)]) for steps in found]
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -72,6 +72,31 @@ def test_both_programs_compute_what_the_model_does(training, move_bias):
             assert len(memory) < len(entries) / 2 + len(leaves)  # what nobody reads again is gone
             assert {entry.region for entry in entries} >= set(range(len(found)))
     assert all(torch.equal(tensors[name], value) for name, value in state.items())
+
+
+def test_what_pytorch_computes_of_a_channels_last_plan_lies_so():
+    """Else a region is held against calls on another memory order than they would have in the program."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Sigmoid()).eval()
+    x = torch.randn(2, 8, 12, 12)
+    graph = capture(model, (x,))
+    first = make_plan(graph, graph, move_bias=True)
+    convolutions = frozenset(n for n in graph.nodes() if n.op == "convolution")
+    last = make_plan(graph, graph, move_bias=True, channels_last=convolutions)
+    given: dict[str, list[bool]] = {}
+    for name, plan in (("first", first), ("last", last)):
+        found = regions.regions(plan)
+        leaves = memory = in_place._leaves(plan, values_of(model, graph, (x,)), CPU)
+        given[name] = []
+        for entry in in_place._of_graph(plan, [(steps, ([], {}, None)) for steps in found], leaves):
+            entry.run(memory)
+            given[name] += [memory[n].is_contiguous(memory_format=torch.channels_last) for n in plan.graph.nodes()
+                            if n in memory and n.kind != "leaf" and n.rank == 4]
+        with torch.no_grad():
+            torch.testing.assert_close(memory[plan.graph.outputs[0]], model(x), atol=1e-5, rtol=1e-5)
+    assert not any(given["first"]) and all(given["last"]) and len(given["last"]) > 5
+    both = [{regions._form(steps, plan) for steps in regions.regions(plan)} for plan in (first, last)]
+    assert both[0].isdisjoint(both[1])
 
 
 @pytest.mark.parametrize("training", [False, True])
