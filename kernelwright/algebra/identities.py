@@ -233,6 +233,20 @@ def through_terms(node: Node, context: Context) -> Node | None:
     return make(x.op, *parts)
 
 
+@rule("convolution of one position", "convolution", law="conv(x, w) = linear(x, w) where x has one position",
+      condition="all spatial sizes of the operand and of the window are one, nothing is padded, and there is one group",
+      exactness=Exactness.REASSOCIATES)
+def of_one_position(node: Node, context: Context) -> Node | None:
+    """As squeeze and excitation has them. Libraries lay operands and results of convolutions out for many positions,
+    which takes longer than the product of so few elements."""
+    x, weight, *bias = node.inputs
+    if node["transposed"] or node["groups"] != 1 or not node.size or any(node["padding"]) \
+            or prod(x.shape[2:]) != 1 or prod(weight.shape[2:]) != 1:
+        return None
+    rows, columns = reshape(x, x.shape[:2]), reshape(weight, weight.shape[:2])
+    return reshape(make("linear", rows, columns, *bias), node.shape)
+
+
 @rule("reshape of a reshape", "reshape", law="reshape(reshape(x)) = reshape(x)", condition="always",
       exactness=Exactness.BITWISE)
 def reshape_twice(node: Node, context: Context) -> Node | None:
@@ -243,6 +257,6 @@ def reshape_twice(node: Node, context: Context) -> Node | None:
 
 
 IDENTITIES: tuple[Rule, ...] = (keep_axes, pool_to_mean, unit_axis, nested, through_reshape, through_permute,
-                                through_expand, through_factor, through_terms, reshape_twice)
+                                through_expand, through_factor, through_terms, reshape_twice, of_one_position)
 
 __all__ = ["IDENTITIES", "TRANSPARENT", "axis_groups", "reaches_anchor"]

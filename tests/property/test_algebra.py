@@ -333,6 +333,25 @@ def test_pool_to_one_is_a_mean(rank: int) -> None:
     assert result.outputs[0] is two and not applications
 
 
+@given(st.data())
+def test_a_convolution_of_one_position_is_a_linear_layer(data: st.DataObject) -> None:
+    """And no other one: of several positions, padded, in groups, or transposed."""
+    rank = data.draw(st.integers(1, 3))
+    sizes = data.draw(st.tuples(*[st.sampled_from([1, 1, 1, 2])] * rank))
+    padding = data.draw(st.tuples(*[st.sampled_from([0, 0, 0, 1])] * rank))
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    stride = data.draw(st.tuples(*[st.integers(1, 3)] * rank))
+    transposed = data.draw(st.sampled_from([False, False, False, True]))
+    channels = (6, 4 // groups) if transposed else (4, 6 // groups)
+    operands = [leaf("x", 3, 6, *sizes), leaf("w", *channels, *[1] * rank)]
+    operands += [leaf("b", 4)] * data.draw(st.booleans())
+    assume(not transposed or not any(padding))
+    node = make("convolution", *operands, stride=stride, padding=padding, dilation=(1,) * rank, groups=groups,
+                transposed=transposed, output_padding=(0,) * rank)
+    holds = prod(sizes) == 1 and not any(padding) and groups == 1 and not transposed
+    assert ("convolution of one position" in check_rewrite(graph_of(node))) == holds
+
+
 def test_truth_values_are_not_summed_on_their_own() -> None:
     """A factor or term of another type keeps its place: a mean of truth values does not exist."""
     mask, x = leaf("mask", 4, 5, dtype="bool"), leaf("positive", 4, 1)
