@@ -109,14 +109,51 @@ def _expected(frame: FrameType) -> bool | None:
 
     So it is in ``assert condition`` and in ``if condition: raise ...``, of the user's code or of PyTorch's own.
     """
+    return _wanted(*_running(frame))
+
+
+def _running(frame: FrameType) -> tuple[list[dis.Instruction], int]:
+    """The instructions of a frame, and the place of the one that runs."""
     code = list(dis.get_instructions(frame.f_code))
-    place = next((i for i, instruction in enumerate(code) if instruction.offset == frame.f_lasti), len(code))
+    # A call of a Python function stands at what the interpreter keeps behind the instruction.
+    return code, sum(instruction.offset <= frame.f_lasti for instruction in code) - 1
+
+
+def _wanted(code: list[dis.Instruction], place: int) -> bool | None:
+    """The truth value with which code goes on from a jump at ``place`` where it raises with the other one; or None."""
     place += place < len(code) and code[place].opname == "TO_BOOL"
     if place + 1 >= len(code) or "JUMP" not in code[place].opname or "_IF_" not in code[place].opname:
         return None
     target = next(i for i, instruction in enumerate(code) if instruction.offset == code[place].argval)
     ahead, beyond = _raises(code[place + 1:]), _raises(code[target:])
     return ahead == ("IF_TRUE" in code[place].opname) if ahead != beyond else None
+
+
+def _is_compared(frame: FrameType) -> bool:
+    """Whether what a call of a frame gives is compared with something, or asked for its truth, and nothing else is done
+    with it, in order to raise an error: ``assert lengths.max().item() <= limit``."""
+    code, place = _running(frame)
+    if _wanted(code, place + 1) is not None:
+        return True
+    depth = 1  # of the stack, from the call's result on
+    for at in range(place + 1, len(code)):
+        instruction = code[at]
+        name, argument = instruction.opname, instruction.arg
+        if name == "COMPARE_OP":
+            return depth <= 2 and _wanted(code, at + 1) is not None
+        if name == "PRECALL":  # of Python 3.11, before each CALL
+            continue
+        taken = argument + 2 if name == "CALL" and argument is not None else \
+            next((count for start, count in _TAKEN.items() if name.startswith(start)), None)
+        if taken is None or depth - taken < 1:
+            return False
+        depth += 1 - taken if name == "CALL" else dis.stack_effect(instruction.opcode, argument, jump=False)
+    return False
+
+
+#: How many values the instructions take from the stack by which a bound is read: by the starts of their names.
+_TAKEN = {"LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER": 3, "LOAD_": 0, "PUSH_NULL": 0, "KW_NAMES": 0, "CACHE": 0,
+          "EXTENDED_ARG": 0, "BINARY_SLICE": 3, "BINARY_": 2, "UNARY_": 1}
 
 
 #: Comparisons of numbers that are at least 0 and less than 1 with a bound: what they say of all of them, where it lies
@@ -154,7 +191,7 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
     makes of them stands in the trace as plain numbers. So does what it makes of buffers, which ``deciding`` gets.
 
     Where the trace does not know a truth value, and the code asks for it in order to raise an error, the trace gets a
-    check and goes on without the error.
+    check and goes on without the error. So where it asks for a number, and compares it, for that.
     """
     originals = {name: getattr(torch.Tensor, name) for name in _ASKS}
     own = {name: vars(torch.Tensor)[name] for name in _ASKS if name in vars(torch.Tensor)}
@@ -170,6 +207,10 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
             elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
                 torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
                 return wanted
+            elif name == "item" and tensor.numel() == 1 and not tensor.is_complex() and _is_compared(sys._getframe(1)):
+                # Compared as Python compares numbers, which has the digits of float64.
+                number = tensor.reshape(())
+                return number.double() if number.is_floating_point() else number
             return originals[name](tensor, *arguments, **named)
         return ask
 

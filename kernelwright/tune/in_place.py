@@ -187,12 +187,12 @@ def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leav
         for needed in node.inputs:
             readers.setdefault(needed, set()).add(region_of.get(node))
     last = _last([n.inputs for n in nodes], roots)
-    found: list[Entry] = []
+    entries: list[Entry] = []
     for node, done in zip(nodes, last, strict=True):
         if node in plan.channels_last and node.rank in FORMATS:
-            found.append(Entry(_contiguous(node.inputs[0], FORMATS[node.rank]), region_of.get(node.inputs[0]), ()))
-        found.append(Entry(_call(node), region_of.get(node), done))
-    return found
+            entries.append(Entry(_contiguous(node.inputs[0], FORMATS[node.rank]), region_of.get(node.inputs[0]), ()))
+        entries.append(Entry(_call(node), region_of.get(node), done))
+    return entries
 
 
 def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],

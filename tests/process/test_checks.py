@@ -83,6 +83,14 @@ CASES = {
         "        if not torch.isfinite(y).all():\n            raise ArithmeticError('infinite')\n"
         "        return torch.tanh(x + y) * 2", UNIT,
         {"negative": put(0, -1.0), "infinite": put(1, INFINITY)}, {"NaN": put(0, NAN)}),
+    "numbers that are compared": Case(
+        "if x.max().item() > 0.1:\n            raise ValueError(f'large: {x.max().item()}')\n"
+        "        assert -9 < x.min().item(), 'small'; assert not x.isnan().any().item()\n"
+        "        assert y.max().item() <= y.shape[0] * 2 - 1; assert y.max().item() < y.sum().item(), y.tolist()\n"
+        "        return torch.tanh(x + y) * 2", "[-torch.rand(64, 8), torch.randint(1, 9, (8,))]",
+        {"a tenth, which is more in float32": put(0, 0.1), "small": put(0, -9.0), "NaN": put(0, NAN),
+         "large": put(1, 16), "sum": put(1, -90)},
+        {"just below": put(0, 0.0999999), "last": put(1, 15)}),
     "distributions": Case(
         "return torch.distributions.Normal(x, y).log_prob(x + 1).sum(-1)", UNIT,
         {"scale": put(1, 0.0), "NaN": put(0, NAN)}, {"small": put(1, 1e-20), "infinity": put(1, INFINITY)}),

@@ -255,3 +255,30 @@ def test_changed_attributes_are_noticed(forward: Callable[..., Any], attribute: 
     with pytest.raises(NotCapturable, match=attribute):
         capture(model, (X,), check_state=carried)
     assert asked == [attribute] and model.kept == {} and model.seen == []
+
+
+def _asking(statement: str) -> Any:
+    """A forward of a model in whose code a statement asks for the values of x."""
+    space: dict[str, Any] = {"torch": torch}
+    exec(f"def forward(m, x):\n    {statement}\n    return torch.tanh(x) * 2\n", space)
+    return space["forward"]
+
+
+@pytest.mark.parametrize("statement", [
+    "assert x.max().item() < m.limits[0] + 1", "assert 0 != x.max().item()",
+    "assert x.max().item() <= max(9, x.size(1))", "if x.max().item() >= len(m.limits) * 3: raise ValueError",
+    "if x.isnan().any().item(): raise ValueError", "assert x.min().item() < x.max().item()",
+    "assert (x.sum(0)[0] + 1).item() >= -x.shape[0]"])
+def test_a_number_that_is_compared_to_raise_is_a_check(statement: str) -> None:
+    graph = check_capture(Of(_asking(statement), limits=[7, 8]), (X,))
+    assert len(graph.checks) == 1
+
+
+@pytest.mark.parametrize("statement", [
+    "if x.max().item() < 1: x = x + 1", "assert x.max().item() + 1 < 9", "assert int(x.max().item()) < 9",
+    "n = x.max().item(); assert n < 9; x = x * n", "assert x.max().item().is_integer() or True",
+    "x = x * [1, 2][x.max().item() < 9]", "assert abs(x.max().item()) < 9"])
+def test_a_number_of_which_something_else_is_made_is_not(statement: str) -> None:
+    """Nothing but what Python makes of it says what it is compared with, or what comes of it."""
+    with pytest.raises((NotCapturable, errors.DataDependentControlFlow)):
+        capture(Of(_asking(statement), limits=[7, 8]), (X,))
