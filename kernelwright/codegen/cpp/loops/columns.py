@@ -24,6 +24,7 @@ from kernelwright.codegen.cpp.loops.text import (
 )
 from kernelwright.codegen.loops.normal_form import expressions
 from kernelwright.codegen.source import KernelSource
+from kernelwright.codegen.terms import plus
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.kernels import LoopKernel
 
@@ -64,6 +65,10 @@ class _Columns(ColumnArrays):
             last,
             lambda at: store_lines(self.kernel.row_stores, self.kernel, at, self.names),
         )
+
+    def start(self, tasks: int) -> str:
+        """The definition of the number of a task's first column. tasks: of each point."""
+        return f"const int64_t start = {f'task / {tasks} * {self.width}' if self.points > 1 else '0'};"
 
     def work(self) -> float:
         """Multiply-adds of the kernel, roughly."""
@@ -107,15 +112,14 @@ class _Columns(ColumnArrays):
             f"const int64_t first = chunk * {per_chunk};",
             f"const int64_t last = first + {per_chunk} < {self.rows} ? first + {per_chunk} : {self.rows};",
         ]
-        point = f"task / {self.blocks * chunks}" if self.points > 1 else "0"
-        head.append(f"const int64_t start = {point} * {self.width};  // its first column's number")
+        head.append(f"{self.start(self.blocks * chunks)}  // its first column's number")
 
         def load(done: list[list[int]]) -> Scope:
             scope = Scope("c")
             finished = {number for numbers in done for number in numbers}
             for place, (node, _, _) in enumerate(self.nodes):
                 if node.reduction in finished:
-                    scope.bound[node] = f"results[{place * columns} + start + {lane}]"
+                    scope.bound[node] = f"results[{plus(place * columns, 'start', lane)}]"
             return scope
 
         largest = 0
@@ -133,7 +137,7 @@ class _Columns(ColumnArrays):
                 [f"whole.total{n}.merge(partial[column * {chunks} + chunk].total{n});" for n in numbers],
             )
             merge += [
-                f"results[{place * columns} + column] = whole.total{node.reduction}.{method}();"
+                f"results[{plus(place * columns, 'column')}] = whole.total{node.reduction}.{method}();"
                 for place, (node, _, method) in enumerate(self.nodes)
                 if node.reduction in numbers
             ]
@@ -159,8 +163,7 @@ class _Columns(ColumnArrays):
             once = decode("task", (*self.others, self.blocks), [*self.names[: self.lane], "block"])
             if self.blocks == 1:
                 once.pop()
-            point = f"task / {self.blocks}" if self.points > 1 else "0"
-            once += [*self.span(), f"const int64_t start = {point} * {self.width};"]
+            once += [*self.span(), self.start(self.blocks)]
             lines += parallel_for(
                 "task", self.points * self.blocks, once + self.stores(scope, "0", "0", False, True), columns
             )
