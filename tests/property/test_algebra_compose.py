@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from graph_tools import anchor, check_rewrite, examples, graph_of, leaf, rewritten
+from graph_tools import anchor, check_rewrite, examples, graph_of, has_positions, leaf, rewritten
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -65,8 +65,10 @@ def convolved(draw: st.DrawFn, x: Node) -> Node:
     for size, k, p, d in zip(x.shape[2:], kernel, padding, dilation, strict=True):
         assume(size + 2 * p >= d * (k - 1) + 1)
     groups = draw(st.sampled_from([g for g in (1, 2) if x.shape[1] % g == 0]))
-    return convolution(x, kernel, groups * draw(st.integers(1, 2)), groups=groups, stride=stride, padding=padding,
-                       dilation=dilation, bias=draw(st.booleans()))
+    y = convolution(x, kernel, groups * draw(st.integers(1, 2)), groups=groups, stride=stride, padding=padding,
+                    dilation=dilation, bias=draw(st.booleans()))
+    assume(has_positions(y))
+    return y
 
 
 @st.composite

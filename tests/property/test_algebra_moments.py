@@ -16,6 +16,7 @@ from graph_tools import (
     examples,
     filled,
     graph_of,
+    has_positions,
     leaf,
     random_values,
     rewritten,
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 from test_algebra import ENERGY, axes_of, chains, convolutions, count, pointwise_step, tensors, view_step
 
 from kernelwright.ir.evaluate import evaluate
-from kernelwright.ir.node import Node, constant, make
+from kernelwright.ir.node import constant, make
 
 # Batch norm --------------------------------------------------------------------------------------
 
@@ -132,15 +133,10 @@ def test_variances_keep_the_nan_of_an_input(op: str) -> None:
     assert result.isnan().flatten().tolist() == [False, True, False]
 
 
-def stays_one(y: Node) -> bool:
-    """Whether a convolution is none of one position, which is a linear layer."""
-    return y["transposed"] or y["groups"] > 1 or prod((*y.inputs[0].shape[2:], *y.inputs[1].shape[2:])) > 1
-
-
 @examples(250)
 @given(st.data())
 def test_variance_of_an_unclipped_convolution(data: st.DataObject) -> None:
-    y = data.draw(convolutions(unclipped=True).filter(stays_one))
+    y = data.draw(convolutions(unclipped=True).filter(has_positions))
     scaled = make("mul", y, constant(2.0)) if data.draw(st.booleans()) else y
     axes = (0, *range(2, y.rank))
     node = make("var", scaled, axes=axes, keepdim=data.draw(st.booleans()), correction=data.draw(st.integers(0, 1)))
@@ -154,7 +150,7 @@ def test_variance_of_an_unclipped_convolution(data: st.DataObject) -> None:
 @examples(200)
 @given(st.data())
 def test_variance_of_a_clipped_convolution_stays(data: st.DataObject) -> None:
-    y = data.draw(convolutions().filter(stays_one))
+    y = data.draw(convolutions().filter(has_positions))
     kernel = y.inputs[1].shape[2:]
     full = tuple(d * (k - 1) for d, k in zip(y["dilation"], kernel, strict=True))
     unclipped = y["padding"] == (0,) * len(kernel) if y["transposed"] else \

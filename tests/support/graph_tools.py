@@ -7,6 +7,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -212,3 +213,10 @@ def check_capture(model: torch.nn.Module, inputs: Sequence[Any], tolerance: floa
     for name, tensor in buffers.items():
         assert_same(after[name], tensor, tolerance, f"buffer {name}")
     return graph
+
+
+def has_positions(node: Node) -> bool:
+    """Whether a convolution stays one: none of one position is, which is a linear layer."""
+    x, weight = node.inputs[:2]
+    return node["transposed"] or node["groups"] > 1 or any(node["padding"]) or \
+        prod((*x.shape[2:], *weight.shape[2:])) > 1
