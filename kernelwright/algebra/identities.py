@@ -234,14 +234,15 @@ def through_terms(node: Node, context: Context) -> Node | None:
 
 
 @rule("convolution of one position", "convolution", law="conv(x, w) = linear(x, w) where x has one position",
-      condition="all spatial sizes of the operand and of the window are one, nothing is padded, and there is one group",
+      condition="operand and window have one position, nothing is padded, there is one group, and no rule asked for true "
+                "float32, which a user may have switched off for linear layers",
       exactness=Exactness.REASSOCIATES)
 def of_one_position(node: Node, context: Context) -> Node | None:
     """As squeeze and excitation has them. Libraries lay operands and results of convolutions out for many positions,
     which takes longer than the product of so few elements."""
     x, weight, *bias = node.inputs
-    if node["transposed"] or node["groups"] != 1 or not node.size or any(node["padding"]) \
-            or prod(x.shape[2:]) != 1 or prod(weight.shape[2:]) != 1:
+    if node["transposed"] or node["groups"] != 1 or not node.size or any(node["padding"]) or node.get("exact") \
+            or prod((*x.shape[2:], *weight.shape[2:])) != 1:
         return None
     rows, columns = reshape(x, x.shape[:2]), reshape(weight, weight.shape[:2])
     return reshape(make("linear", rows, columns, *bias), node.shape)

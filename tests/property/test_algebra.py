@@ -341,14 +341,14 @@ def test_a_convolution_of_one_position_is_a_linear_layer(data: st.DataObject) ->
     padding = data.draw(st.tuples(*[st.sampled_from([0, 0, 0, 1])] * rank))
     groups = data.draw(st.sampled_from([1, 1, 2]))
     stride = data.draw(st.tuples(*[st.integers(1, 3)] * rank))
-    transposed = data.draw(st.sampled_from([False, False, False, True]))
+    transposed, exact = data.draw(st.sampled_from([(False, False)] * 3 + [(True, False), (False, True)]))
     channels = (6, 4 // groups) if transposed else (4, 6 // groups)
     operands = [leaf("x", 3, 6, *sizes), leaf("w", *channels, *[1] * rank)]
     operands += [leaf("b", 4)] * data.draw(st.booleans())
     assume(not transposed or not any(padding))
     node = make("convolution", *operands, stride=stride, padding=padding, dilation=(1,) * rank, groups=groups,
-                transposed=transposed, output_padding=(0,) * rank)
-    holds = prod(sizes) == 1 and not any(padding) and groups == 1 and not transposed
+                transposed=transposed, output_padding=(0,) * rank, **{"exact": True} if exact else {})
+    holds = not exact and prod(sizes) == 1 and not any(padding) and groups == 1 and not transposed
     assert ("convolution of one position" in check_rewrite(graph_of(node))) == holds
 
 
