@@ -234,8 +234,8 @@ def through_terms(node: Node, context: Context) -> Node | None:
 
 
 @rule("convolution of one position", "convolution", law="conv(x, w) = linear(x, w) where x has one position",
-      condition="operand and window have one position, nothing is padded, there is one group, and no rule asked for true "
-                "float32, which a user may have switched off for linear layers",
+      condition="operand and window have one position, nothing is padded, there is one group, and no rule asked for "
+                "true float32, which a user may have switched off for linear layers",
       exactness=Exactness.REASSOCIATES)
 def of_one_position(node: Node, context: Context) -> Node | None:
     """As squeeze and excitation has them. Libraries lay operands and results of convolutions out for many positions,

@@ -333,6 +333,7 @@ def test_pool_to_one_is_a_mean(rank: int) -> None:
     assert result.outputs[0] is two and not applications
 
 
+@examples(150)
 @given(st.data())
 def test_a_convolution_of_one_position_is_a_linear_layer(data: st.DataObject) -> None:
     """And no other one: of several positions, padded, in groups, or transposed."""
