@@ -1,4 +1,4 @@
-"""Identities of reductions: unit axes, nesting, views, constants and broadcast operands."""
+"""Identities: of reductions (unit axes, nesting, views, constants, broadcast operands), and of one position alone."""
 
 from __future__ import annotations
 

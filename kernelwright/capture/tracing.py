@@ -6,7 +6,7 @@ import dis
 import operator
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
@@ -129,12 +129,14 @@ def _wanted(code: list[dis.Instruction], place: int) -> bool | None:
     return ahead == ("IF_TRUE" in code[place].opname) if ahead != beyond else None
 
 
-def _is_compared(frame: FrameType) -> bool:
-    """Whether what a call of a frame gives is compared with something, or asked for its truth, and nothing else is done
-    with it, in order to raise an error: ``assert lengths.max().item() <= limit``."""
-    code, place = _running(frame)
-    if _wanted(code, place + 1) is not None:
-        return True
+#: How many values the instructions take from the stack by which a bound is read: by the starts of their names.
+_TAKEN = {"LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER": 3, "LOAD_": 0, "PUSH_NULL": 0, "KW_NAMES": 0, "CACHE": 0,
+          "EXTENDED_ARG": 0, "BINARY_SLICE": 3, "BINARY_": 2, "UNARY_": 1}
+
+
+def _is_compared(code: list[dis.Instruction], place: int) -> bool:
+    """Whether what a call at ``place`` gives is compared with something, and nothing else is done with it, in order to
+    raise an error: ``assert lengths.max().item() <= limit``."""
     depth = 1  # of the stack, from the call's result on
     for at in range(place + 1, len(code)):
         instruction = code[at]
@@ -151,9 +153,43 @@ def _is_compared(frame: FrameType) -> bool:
     return False
 
 
-#: How many values the instructions take from the stack by which a bound is read: by the starts of their names.
-_TAKEN = {"LOAD_ATTR": 1, "LOAD_METHOD": 1, "LOAD_SUPER": 3, "LOAD_": 0, "PUSH_NULL": 0, "KW_NAMES": 0, "CACHE": 0,
-          "EXTENDED_ARG": 0, "BINARY_SLICE": 3, "BINARY_": 2, "UNARY_": 1}
+class _Compared:
+    """A number that a forward compares in order to raise an error: what comparisons with numbers give are tensors.
+
+    They compare as Python does: integers as they are, and with the digits of float64 where one of two is none. With
+    anything else the number itself is compared, which a trace does not know.
+    """
+
+    def __init__(self, tensor: torch.Tensor, number: Callable[[], Any]) -> None:
+        self.tensor, self.number = tensor.reshape(()), number
+
+    def _with(self, other: Any, compare: Callable[[Any, Any], Any]) -> Any:
+        if isinstance(other, _Compared):
+            both = self.tensor, other.tensor
+            whole = not any(t.is_floating_point() for t in both)
+            return compare(*both) if whole else compare(*(t.double() for t in both))
+        if type(other) is float or (type(other) is int and abs(other) < 1 << 53):
+            is_whole = type(other) is int and not self.tensor.is_floating_point()
+            return compare(self.tensor if is_whole else self.tensor.double(), other)
+        return compare(self.number(), other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._with(other, operator.lt)
+
+    def __le__(self, other: Any) -> Any:
+        return self._with(other, operator.le)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._with(other, operator.gt)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._with(other, operator.ge)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._with(other, operator.eq)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._with(other, operator.ne)
 
 
 #: Comparisons of numbers that are at least 0 and less than 1 with a bound: what they say of all of them, where it lies
@@ -207,10 +243,12 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
             elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
                 torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
                 return wanted
-            elif name == "item" and tensor.numel() == 1 and not tensor.is_complex() and _is_compared(sys._getframe(1)):
-                # Compared as Python compares numbers, which has the digits of float64.
-                number = tensor.reshape(())
-                return number.double() if number.is_floating_point() else number
+            elif name == "item" and tensor.numel() == 1 and not tensor.is_complex():
+                code, place = _running(sys._getframe(1))
+                if _wanted(code, place + 1) is not None:  # a truth value, which is asked for next
+                    return tensor.reshape(())
+                if _is_compared(code, place):
+                    return _Compared(tensor, lambda: originals[name](tensor))
             return originals[name](tensor, *arguments, **named)
         return ask
 

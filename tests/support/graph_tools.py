@@ -216,7 +216,7 @@ def check_capture(model: torch.nn.Module, inputs: Sequence[Any], tolerance: floa
 
 
 def has_positions(node: Node) -> bool:
-    """Whether a convolution stays one: none of one position is, which is a linear layer."""
+    """Whether a convolution stays one; of one position it becomes a linear layer."""
     x, weight = node.inputs[:2]
     return node["transposed"] or node["groups"] > 1 or any(node["padding"]) or \
         prod((*x.shape[2:], *weight.shape[2:])) > 1

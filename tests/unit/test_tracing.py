@@ -14,6 +14,7 @@ from torch import nn
 
 from kernelwright import errors
 from kernelwright.capture.export import NotCapturable, capture
+from kernelwright.ir.evaluate import evaluate
 
 # Scopes ------------------------------------------------------------------------------------------
 
@@ -277,8 +278,19 @@ def test_a_number_that_is_compared_to_raise_is_a_check(statement: str) -> None:
 @pytest.mark.parametrize("statement", [
     "if x.max().item() < 1: x = x + 1", "assert x.max().item() + 1 < 9", "assert int(x.max().item()) < 9",
     "n = x.max().item(); assert n < 9; x = x * n", "assert x.max().item().is_integer() or True",
-    "x = x * [1, 2][x.max().item() < 9]", "assert abs(x.max().item()) < 9"])
+    "assert x.max().item() <= x[0, 0]", "x = x * [1, 2][x.max().item() < 9]", "assert abs(x.max().item()) < 9"])
 def test_a_number_of_which_something_else_is_made_is_not(statement: str) -> None:
     """Nothing but what Python makes of it says what it is compared with, or what comes of it."""
     with pytest.raises((NotCapturable, errors.DataDependentControlFlow)):
         capture(Of(_asking(statement), limits=[7, 8]), (X,))
+
+
+@pytest.mark.parametrize(("value", "bound", "holds"), [(16777217, "16777216.5", False), (16777216, "16777216.5", True),
+                                                       (0.1, "0.1", False), (7, "x.shape[0] + 3", True)])
+def test_numbers_are_compared_as_python_compares_them(value: float, bound: str, holds: bool) -> None:
+    """PyTorch compares in the tensor's type, or in float32 where that is an integer's."""
+    x = torch.full((4, 6), value, dtype=torch.int64 if isinstance(value, int) else torch.float32)
+    graph = capture(Of(_asking(f"assert x.max().item() <= {bound}")), (x,))
+    (check,) = graph.checks
+    assert (x.max().item() <= eval(bound)) is holds
+    assert evaluate([check.value], {graph.inputs[0]["name"]: x})[0].item() is holds
