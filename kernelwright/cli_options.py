@@ -32,8 +32,8 @@ Budget = Annotated[float | None, typer.Option(
     "--budget", metavar="SECONDS", help="How long a run may take, from loading to the written file, baselines "
     "included; by default, what the effort says.")]
 Baselines = Annotated[str, typer.Option(
-    metavar="compile|all|none", help="What is timed besides eager: torch.compile; that and its max-autotune, which "
-    "takes minutes to compile; or nothing.")]
+    metavar="compile|all|none", help="What is timed besides eager: torch.compile; that, with CUDA graphs "
+    "(reduce-overhead) and max-autotune, too, which takes minutes to compile; or nothing.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]

@@ -47,7 +47,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
     """
     settings = replace(settings or Settings(), **options) if options else settings or Settings()
     stages = Stages(progress or Progress(), budget_of(settings.effort, settings.budget,
-                                                      baselines=settings.baselines != "none"))
+                                                      baselines=settings.baselines))
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)

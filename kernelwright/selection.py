@@ -21,7 +21,7 @@ from kernelwright.problem.state import in_mode_of
 from kernelwright.programs import Stages, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.baselines import COMPILERS, Timing, is_slower, time_model
+from kernelwright.timing.baselines import Timing, compilers_of, is_slower, time_model
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
@@ -159,7 +159,8 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
     budget, programs = stages.budget, distinct(modes)
     for place, mode in enumerate(programs if budget.measures else ()):
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
-        compilers = COMPILERS["none" if not compare or (place and settings.effort == "quick") else settings.baselines]
+        compilers = compilers_of("none" if not compare or (place and settings.effort == "quick")
+                                 else settings.baselines, problem.device)
         try:
             with stages.stage("time"):
                 candidate = as_called(mode, candidate_of(emitted, problem, mode, settings)) if mode.plan.kernels \
@@ -169,7 +170,7 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
                     time_model, as_called(mode, mode.model), candidate, example, device=problem.device,
                     floor_seconds=described_mode(mode, device).floor_seconds or None,
                     budget_seconds=max(_LEAST_SECONDS, budget.share("time") / (len(programs) - place)),
-                    compilers=compilers, compile_limit_seconds=budget.share("baselines") / max(1, len(compilers)))
+                    compilers=compilers, compile_limit_seconds=budget.share("baselines"))
                 timing = timed()
                 if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
                     timing = timed(repetitions=_FEW)

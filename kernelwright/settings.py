@@ -41,14 +41,16 @@ class Settings:
                                 "CUDA device, else library.", ("auto", "library", "measured"))
     """Whether contractions may become kernels."""
     effort: str = _option("normal", "How long a run may take, unless budget says so, and how many schedules are "
-                          "measured: quick 60 s (without baselines 30 s), normal 120 s, thorough 900 s.",
+                          "measured: quick 60 s (without baselines 30 s), normal 120 s, thorough 900 s; with all "
+                          "baselines 180 s more.",
                           ("quick", "normal", "thorough"))
     """How much time a run may take."""
     budget: float | None = _option(None, "Seconds from loading to the written file, baselines included; by default, "
                                    "the effort's. What certifies a file is never left out.")
     """Seconds of a run, or None for the effort's."""
-    baselines: str = _option("compile", "What is timed besides eager: compile is torch.compile, all is that and "
-                             "its max-autotune, which takes minutes to compile.", ("compile", "all", "none"))
+    baselines: str = _option("compile", "What is timed besides eager: compile is torch.compile, all is that with "
+                             "CUDA graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile.",
+                             ("compile", "all", "none"))
     """Compiled baselines."""
     force: bool = _option(False, "Replace an output file that exists already.")
     """Overwrite the output."""

@@ -24,13 +24,21 @@ from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.plain import plain
 
 EAGER, COMPILED, CANDIDATE = "eager", "torch.compile", "candidate"
+REDUCE_OVERHEAD = "torch.compile reduce-overhead"
 MAX_AUTOTUNE = "torch.compile max-autotune"
 #: No model is compiled in less.
 _LEAST_COMPILE_SECONDS = 0.05
-#: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile. What is timed
-#: is the device, for which CUDA graphs save nothing and copy the inputs: max-autotune is faster here without them.
-COMPILERS: dict[str, dict[str, dict[str, str]]] = {
-    "none": {}, "compile": {COMPILED: {}}, "all": {COMPILED: {}, MAX_AUTOTUNE: {"mode": "max-autotune-no-cudagraphs"}}}
+#: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile. CUDA graphs
+#: are timed once, as reduce-overhead: they copy the inputs, so that max-autotune is faster without them where the
+#: device, and not the host, takes the time.
+_COMPILERS: dict[str, dict[str, dict[str, str]]] = {
+    "none": {}, "compile": {COMPILED: {}},
+    "all": {COMPILED: {}, REDUCE_OVERHEAD: {"mode": "reduce-overhead"},
+            MAX_AUTOTUNE: {"mode": "max-autotune-no-cudagraphs"}}}
+#: What each compilation may take of the time for all, in parts of those that are still to come; 1 where nothing stands.
+_COMPILE_PARTS = {MAX_AUTOTUNE: 4.0}
+#: Calls until a graph is there: one compiles, one settles its memory, one records.
+_CALLS_TO_RECORD = 3
 
 
 _WALL_NOISE = 1.05
@@ -74,7 +82,7 @@ class Timing:
         replaced: whether the file has kernels; without them its time is eager's.
         """
         ours = self.entries[CANDIDATE if replaced else EAGER]
-        wins = [(found.value, name) for name in (COMPILED, MAX_AUTOTUNE) if name in self.entries
+        wins = [(found.value, name) for name in _COMPILERS["all"] if name in self.entries
                 if (found := ratio(ours, self.entries[name])).low > 1.0 + _TIE]
         if not wins:
             return ""
@@ -101,6 +109,13 @@ class _OutOfTime(BaseException):
     """Not an Exception, so that no compiler stage takes it for one of its own failures."""
 
 
+def compilers_of(setting: str, device: torch.device | str) -> dict[str, dict[str, str]]:
+    """The compiled baselines of a value of the setting ``baselines``, with their options of torch.compile. Only a GPU
+    has graphs, without which reduce-overhead is torch.compile as it is."""
+    return {name: options for name, options in _COMPILERS[setting].items()
+            if name != REDUCE_OVERHEAD or torch.device(device).type == "cuda"}
+
+
 def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
     """Return a callable that runs ``module(*inputs)`` under no_grad, as this field's harnesses do."""
 
@@ -114,7 +129,7 @@ def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Cal
 def compiled_baseline(
     model: nn.Module, inputs: Sequence[Any], *, limit_seconds: float = 120.0, **options: Any
 ) -> CompiledBaseline:
-    """Compile ``model`` with ``torch.compile(model, **options)`` and call it once.
+    """Compile ``model`` with ``torch.compile(model, **options)`` and call it, until its graph, if any, is recorded.
 
     Compilation happens in this process. In the main thread it is interrupted after ``limit_seconds``; in
     other threads the limit is checked afterwards. With less than 0.05 s nothing is begun. Never raises an
@@ -129,7 +144,8 @@ def compiled_baseline(
     try:
         with _limit(limit_seconds):
             call = module_callable(torch.compile(model, **options), inputs)
-            call()
+            for _ in range(_CALLS_TO_RECORD if options.get("mode") == "reduce-overhead" else 1):
+                call()
             _synchronize(inputs)
     except _OutOfTime:
         reason = f"compilation took longer than {limit_seconds:g} s"
@@ -206,18 +222,21 @@ def time_model(
     """Time eager, torch.compile, ``candidate`` and ``others`` (modules by name) on the same inputs.
 
     ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
-    ``compilers`` are options of torch.compile by entry, an entry of COMPILERS; by default torch.compile as it
-    is. ``budget_seconds`` is for measuring; each compilation has ``compile_limit_seconds``. Modules stay in
+    ``compilers`` are options of torch.compile by entry, as of `compilers_of`; by default torch.compile as it
+    is. ``budget_seconds`` is for measuring; all compilations together have ``compile_limit_seconds``. Modules stay in
     the mode in which they are. Raises what the model or the candidate raises.
     """
     callables = {EAGER: module_callable(model, inputs)}
     failures: dict[str, str] = {}
     compile_seconds = None
-    compilers = COMPILERS["compile"] if compilers is None else compilers
+    compilers = compilers_of("compile", device) if compilers is None else compilers
     if compilers:
         torch._dynamo.reset()
+    parts = {name: _COMPILE_PARTS.get(name, 1.0) for name in compilers}
     for name, options in compilers.items():
-        compiled = compiled_baseline(model, inputs, limit_seconds=compile_limit_seconds, **options)
+        limit = (compile_limit_seconds - (compile_seconds or 0.0)) * parts[name] / sum(parts.values())
+        del parts[name]
+        compiled = compiled_baseline(model, inputs, limit_seconds=limit, **options)
         compile_seconds = (compile_seconds or 0.0) + compiled.seconds
         if compiled.call is None:
             failures[name] = compiled.reason

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 from kernelwright.device_lock import clock
 
-#: Seconds of a run by effort, where nobody says otherwise: without and with compiled baselines. The compiler of others
-#: takes as long for a network as a quick run of ours does.
+#: Seconds of a run by effort, where nobody says otherwise: without compiled baselines and with torch.compile. The
+#: compiler of others takes as long for a network as a quick run of ours does.
 SECONDS = {"quick": (30.0, 60.0), "normal": (120.0, 120.0), "thorough": (900.0, 900.0)}
+#: Seconds more where all that torch.compile offers is compiled: its max-autotune takes minutes.
+_ALL_SECONDS = 180.0
 #: The share of a run, by effort, that is kept for compiled baselines until their turn comes, at the end.
 _KEPT = {"quick": 0.5, "normal": 0.25, "thorough": 0.25}
 #: What the stages that measure get of the time that is left, in parts of all that are still to come, and the share of
@@ -53,7 +55,8 @@ class Budget:
         parts, most = SHARES[stage]
         others = sum(SHARES[other][0] for other in self.coming - {stage}
                      if other != "baselines" or self.baselines_run or not self.kept_seconds)
-        return min(self.left() * parts / (parts + others), most * self.seconds)
+        whole = max(self.seconds, self.kept_seconds) if stage == "baselines" else self.seconds
+        return min(self.left() * parts / (parts + others), most * whole)
 
     def baselines_begin(self) -> None:
         """Give what was kept for baselines to them, and to their timing."""
@@ -64,14 +67,17 @@ class Budget:
         self.coming.difference_update(stages)
 
 
-def budget_of(effort: str, seconds: float | None = None, *, baselines: bool = True) -> Budget:
-    """The budget of a run that begins now. seconds: what was asked for; None leaves it to the effort. baselines:
-    whether models are compiled by others, too."""
-    whole = SECONDS[effort][baselines] if seconds is None else seconds
-    kept = _KEPT[effort] * whole if baselines else 0.0
+def budget_of(effort: str, seconds: float | None = None, *, baselines: str = "compile") -> Budget:
+    """The budget of a run that begins now. seconds: what was asked for; None leaves it to the effort. baselines: the
+    setting of that name, which says whether models are compiled by others, too."""
+    compiled = baselines != "none"
+    whole = SECONDS[effort][compiled] if seconds is None else seconds
+    kept = _KEPT[effort] * whole if compiled else 0.0
+    if baselines == "all" and seconds is None:
+        whole, kept = whole + _ALL_SECONDS, kept + _ALL_SECONDS
     share, forms, kernels = _CONTRACTIONS[effort]
     budget = Budget(whole - kept, True, kept, share * (whole - kept), forms, kernels)
-    if not baselines:
+    if not compiled:
         budget.done("baselines")
     return budget
 

@@ -61,9 +61,11 @@ def test_shares_are_of_what_is_left(now):
 def test_the_effort_says_how_long_unless_one_is_told(now):
     efforts = ("quick", "normal", "thorough")
     assert [budget_of(effort).until_end() for effort in efforts] == [60.0, 120.0, 900.0]
-    assert [budget_of(effort, baselines=False).until_end() for effort in efforts] == [30.0, 120.0, 900.0]
+    assert [budget_of(effort, baselines="none").until_end() for effort in efforts] == [30.0, 120.0, 900.0]
+    assert [budget_of(effort, baselines="all").left() for effort in efforts] == [30.0, 90.0, 675.0]
+    assert [budget_of(effort, baselines="all").until_end() for effort in efforts] == [240.0, 300.0, 1080.0]
     assert budget_of("quick", 7.5).until_end() == 7.5 and budget_of("quick").begun == now[0]
-    assert budget_of("quick").coming - budget_of("quick", baselines=False).coming == {"baselines"}
+    assert budget_of("quick").coming - budget_of("quick", baselines="none").coming == {"baselines"}
     for wrong in (0, -1.0, float("inf"), float("nan"), True, "30"):
         with pytest.raises(InvalidOption, match="budget"):
             Settings(budget=wrong)
@@ -71,7 +73,7 @@ def test_the_effort_says_how_long_unless_one_is_told(now):
 
 def test_compilers_of_others_get_what_is_kept_for_them(now):
     """Nothing that goes before takes it, and a quick run with baselines has as long for the rest as one without."""
-    budget, alone = budget_of("quick"), budget_of("quick", baselines=False)
+    budget, alone = budget_of("quick"), budget_of("quick", baselines="none")
     assert budget.left() == alone.left() == 30.0 and budget.until_end() == 60.0
     now[0] += 10.0
     assert [budget.share(stage) for stage in ("tune", "verify", "time")] == \
@@ -81,6 +83,10 @@ def test_compilers_of_others_get_what_is_kept_for_them(now):
     assert budget.left() == 0.0 == budget.share("time")
     budget.baselines_begin()
     assert budget.left() == 25.0 and budget.share("baselines") == 20.0 and budget.share("time") == 3.0
+    everything = budget_of("quick", baselines="all")
+    everything.done("tune", "verify")
+    everything.baselines_begin()
+    assert everything.share("baselines") == 192.0  # of 240 seconds, one part of five for timing
 
 
 def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):

@@ -16,6 +16,7 @@ from torch import nn
 
 from kernelwright.timing import Times, compiled_baseline, measure, ratio, summarize, time_model
 from kernelwright.timing import baselines as baselines_module
+from kernelwright.timing.baselines import CompiledBaseline, compilers_of
 from kernelwright.timing.clock import flush_bytes
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
@@ -184,6 +185,23 @@ def test_timing_record(monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert document["entries"]["eager"]["median"] > 0 and document["versions"]["torch"] == torch.__version__
     assert "times" not in document and "no compiler here" in document["sentence"]
+
+
+def test_compilations_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one leaves goes to the next, and max-autotune has the largest part."""
+    limits = []
+
+    def compiled(*_: object, limit_seconds: float, **options: str) -> CompiledBaseline:
+        limits.append((options.get("mode"), limit_seconds))
+        return CompiledBaseline(lambda: None, "", 2.0)
+
+    monkeypatch.setattr("kernelwright.timing.baselines.compiled_baseline", compiled)
+    found = time_model(Fast(), None, [torch.ones(4)], device="cpu", budget_seconds=0.01, flush_cache=False,
+                       compilers=compilers_of("all", "cuda"), compile_limit_seconds=62.0)
+    assert [mode for mode, _ in limits] == [None, "reduce-overhead", "max-autotune-no-cudagraphs"]
+    assert [seconds for _, seconds in limits] == pytest.approx([62.0 / 6, 12.0, 58.0])
+    assert found.compile_seconds == 6.0
+    assert list(compilers_of("all", "cpu")) == ["torch.compile", "torch.compile max-autotune"]
 
 
 def test_nothing_honest_is_below_the_floor() -> None:

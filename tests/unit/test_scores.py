@@ -16,7 +16,7 @@ from kernelwright.suite.page import render_page
 from kernelwright.suite.scores import score_groups, score_problem, score_problems
 from kernelwright.suite.sets import best_baseline, parse_set, sets_table
 from kernelwright.suite.table import markdown_table, render_table
-from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE
+from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE, REDUCE_OVERHEAD
 
 EVIL = "<script>alert('x')</script> & \"quoted\" | pipe"
 
@@ -27,8 +27,9 @@ def entry(name: str, median: float, spread: float = 0.01) -> dict[str, Any]:
 
 
 def timing(spread: float = 0.01, **seconds: float) -> dict[str, Any]:
-    """A timing's document; seconds of eager, compiled, tuned and ours."""
-    names = {"eager": EAGER, "compiled": COMPILED, "tuned": MAX_AUTOTUNE, "ours": CANDIDATE}
+    """A timing's document; seconds of eager, compiled, graphs, tuned and ours."""
+    names = {"eager": EAGER, "compiled": COMPILED, "graphs": REDUCE_OVERHEAD, "tuned": MAX_AUTOTUNE,
+             "ours": CANDIDATE}
     entries = {names[key]: entry(names[key], value, spread) for key, value in seconds.items()}
     ours = seconds.get("ours")
     ratios = {} if ours is None else {
@@ -157,11 +158,11 @@ def test_the_last_record_of_a_problem_counts_and_names_sort_by_number():
     assert scores[1].verified
 
 
-def test_tuned_baseline():
-    tuned = record("a/1", mode(timing(eager=2e-3, compiled=2e-3, tuned=1.5e-3, ours=1e-3)))
+def test_all_baselines():
+    tuned = record("a/1", mode(timing(eager=2e-3, compiled=2e-3, graphs=1.8e-3, tuned=1.5e-3, ours=1e-3)))
     group = score_groups(score_problems([tuned]))[0]
-    assert [entry.baseline for entry in group.against] == [EAGER, COMPILED, MAX_AUTOTUNE]
-    assert group.against[2].mean == pytest.approx(1.5)
+    assert [entry.baseline for entry in group.against] == [EAGER, COMPILED, REDUCE_OVERHEAD, MAX_AUTOTUNE]
+    assert [entry.mean for entry in group.against[2:]] == pytest.approx([1.8, 1.5])
 
 
 def printed(records: list[dict[str, Any]], width: int = 100) -> str:
