@@ -10,6 +10,11 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
+from hypothesis import settings
+
+# No clock decides about an example, on no machine; what a test says itself comes on top (`graph_tools.examples`).
+settings.register_profile("kernelwright", deadline=None, database=None)
+settings.load_profile("kernelwright")
 
 _numbers = itertools.count()
 
