@@ -405,15 +405,25 @@ def test_a_stop_between_two_looks_counts_once(monkeypatch):
 
 def test_who_builds_goes_on_beside_a_measurement_on_a_gpu(tmp_path):
     write(tmp_path, builds="""
+        from pathlib import Path
+        begun = Path(task["path"]).with_name("begun")
         with device_lock.without_device():
             with device_lock.without_device():
-                for _ in range(100):
+                Path(task["path"]).with_name("away").touch()
+                while not begun.exists(): time.sleep(0.01)
+                for _ in range(50):
                     note("tick"); time.sleep(0.01)
+                Path(task["path"]).with_name("ticked").touch()
         note("back")
         """, measures="""
-        time.sleep(0.2)
+        from pathlib import Path
+        while not Path(task["path"]).with_name("away").exists(): time.sleep(0.01)
         with device_lock.locked_device(), device_lock.locked_device():
-            note("begin"); time.sleep(1.5); note("end")
+            note("begin")
+            Path(task["path"]).with_name("begun").touch()
+            while not Path(task["path"]).with_name("ticked").exists(): time.sleep(0.01)
+            time.sleep(0.3)
+            note("end")
         """)
     on_one_device(tmp_path, DeviceQueue("cuda:0", {}, stops_groups=False), 2)
     notes = journal(tmp_path)
@@ -439,10 +449,12 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
     """An exception (an alarm, say) may come while a process waits for the device; the next answer is not the last's."""
     write(tmp_path, waits="""
         import signal
+        from pathlib import Path
         class Late(BaseException): pass
         def late(number, frame): raise Late
         signal.signal(signal.SIGALRM, late)
-        time.sleep(0.4)
+        while not Path(task["path"]).with_name("begun").exists(): time.sleep(0.01)
+        Path(task["path"]).with_name("asks").touch()
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         before = device_lock.paused_seconds()
         try:
@@ -451,9 +463,13 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         outcome["result"] = {"paused": device_lock.paused_seconds() - before}
         with device_lock.locked_device(): note("mine")
         """, holds="""
-        time.sleep(0.2)
+        from pathlib import Path
         with device_lock.locked_device():
-            note("begin"); time.sleep(1.5); note("end")
+            note("begin")
+            Path(task["path"]).with_name("begun").touch()
+            while not Path(task["path"]).with_name("asks").exists(): time.sleep(0.01)
+            time.sleep(3.0)
+            note("end")
         """)
     # As on a GPU, but without stopping: an alarm does not reach a stopped process.
     monkeypatch.setattr(DeviceQueue, "must_rest", lambda self, worker: False)
@@ -473,13 +489,16 @@ def test_nobody_comes_back_early_and_a_child_has_no_line(tmp_path):
     """An exception while waiting to come back is raised once the device is free; a forked child asks for nothing."""
     write(tmp_path, builds="""
         import os, signal
+        from pathlib import Path
         class Late(BaseException): pass
         def late(number, frame): raise Late
         signal.signal(signal.SIGALRM, late)
         try:
             with device_lock.without_device():
-                time.sleep(0.6)
+                Path(task["path"]).with_name("away").touch()
+                while not Path(task["path"]).with_name("begun").exists(): time.sleep(0.01)
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
+            time.sleep(60)
         except Late:
             note("late")
         child = os.fork()
@@ -487,9 +506,13 @@ def test_nobody_comes_back_early_and_a_child_has_no_line(tmp_path):
             with device_lock.locked_device(): os._exit(7)
         note(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
         """, measures="""
-        time.sleep(0.2)
+        from pathlib import Path
+        while not Path(task["path"]).with_name("away").exists(): time.sleep(0.01)
         with device_lock.locked_device():
-            note("begin"); time.sleep(1.2); note("end")
+            note("begin")
+            Path(task["path"]).with_name("begun").touch()
+            time.sleep(1.2)
+            note("end")
         """)
     on_one_device(tmp_path, DeviceQueue("cuda:0", {}, stops_groups=False), 2)
     assert [what for _, _, what in journal(tmp_path)] == ["begin", "end", "late", "child 7"]

@@ -341,7 +341,8 @@ def test_what_waiting_for_processors_may_have_done_convicts_nobody():
     assert verdict_of(disturbed(rounds(1e-2, wall=1e-2), ran=0.0, delayed=0.95)) == ""
 
 
-def test_a_thread_that_turns_for_one_without_a_processor_does_no_work_for_later_calls():
+def test_a_thread_that_turns_for_one_without_a_processor_does_no_work_for_later_calls(monkeypatch):
+    monkeypatch.setattr("kernelwright.judge.clock.inner.processors", lambda: 2)
     each = (8e-3, *(1e-6,) * 7)
     lumpy = [[ran(1e-3, 2, cold=True), ran(1e-3, 8, cold=True, each=each)] for _ in range(8)]
     assert verdict_of(disturbed(lumpy, delayed=0.9)) == "JUDGE-BUSY"
