@@ -453,6 +453,7 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         class Late(BaseException): pass
         def late(number, frame): raise Late
         signal.signal(signal.SIGALRM, late)
+        Path(task["path"]).with_name("there").touch()
         while not Path(task["path"]).with_name("begun").exists(): time.sleep(0.01)
         Path(task["path"]).with_name("asks").touch()
         signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -464,6 +465,7 @@ def test_an_interrupted_request_is_taken_back(tmp_path, monkeypatch):
         with device_lock.locked_device(): note("mine")
         """, holds="""
         from pathlib import Path
+        while not Path(task["path"]).with_name("there").exists(): time.sleep(0.01)
         with device_lock.locked_device():
             note("begin")
             Path(task["path"]).with_name("begun").touch()
