@@ -6,8 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
+from types import ModuleType
 from typing import Any
+
+from torch import nn
 
 from kernelwright.build.emulation import (
     EmulationError,
@@ -29,8 +33,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.problem import Problem
-from kernelwright.problem.state import in_mode_of
-from kernelwright.programs import Stages, emitted_text, new_model, share_tables, understand, written
+from kernelwright.programs import Stages, as_captured, emitted_text, new_model, share_tables, understand, written
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -118,14 +121,15 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
         share_tables(emitted, problem)
         failures: dict[str, Failure] = {}
         for variant in (v for v in parts[0] if v.mode not in checked):
-            like = variant.model
-            if reason := misfit(as_called(variant, in_mode_of(new_model(emitted, problem, settings.seed), like)), few):
+            def make(kind: ModuleType | None = None, like: nn.Module = variant.model) -> nn.Module:
+                made = problem.make_model(settings.seed) if kind is None else new_model(kind, problem, settings.seed)
+                return as_captured(problem, like, made, settings.seed)
+
+            if reason := misfit(as_called(variant, make(emitted)), few):
                 checked[variant.mode] = f"Not checked in {words_of(variant.mode)} mode: {reason}"
                 continue
-            certificate = certify_both(
-                lambda like=like: in_mode_of(problem.make_model(settings.seed), like),
-                lambda like=like, module=emitted: in_mode_of(new_model(module, problem, settings.seed), like),
-                make_inputs, plan=_TRIALS, recorded=1, recordings=variant.recordings)
+            certificate = certify_both(make, partial(make, emitted), make_inputs, plan=_TRIALS, recorded=1,
+                                       recordings=variant.recordings)
             if certificate.passed:
                 entries = " with 2 batch entries" if most == 2 else ""
                 checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {words_of(variant.mode)} mode: "

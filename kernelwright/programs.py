@@ -19,6 +19,7 @@ from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
+from kernelwright.capture.values import BuildsParts
 from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
@@ -54,8 +55,8 @@ from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
-from kernelwright.problem.probe import probe_forward
-from kernelwright.problem.state import in_mode_of, modes_of
+from kernelwright.problem.probe import after_first_call, probe_forward
+from kernelwright.problem.state import classes_of, in_mode_of, modes_of
 from kernelwright.progress import Progress
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
@@ -203,14 +204,24 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
     """
     left |= hooked(model)
     traces = itertools.count()
+
+    def fresh() -> nn.Module:
+        made = in_mode_of(problem.make_model(settings.seed), model)
+        return after_first_call(problem, made, settings.seed) if asked.builds else made
+
     while True:
         attempt = next(traces)
         try:
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                fresh=lambda: in_mode_of(problem.make_model(settings.seed), model),
+                fresh=fresh,
                 check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording,
                 left=tuple(left), modes=asked)
+        except BuildsParts:
+            if asked.builds:
+                raise
+            asked.builds = True
+            after_first_call(problem, model, settings.seed)
         except (NotCapturable, DataDependentControlFlow, HiddenState) as reason:
             path, why = reason.module, _why(reason)
             if path in left:  # a call of it is no node: one of the module around it may be
@@ -332,6 +343,18 @@ def share_tables(emitted: ModuleType, problem: Problem) -> None:
         name = re.split(r"\W", text, maxsplit=1)[0]
         if name in own and name in vars(emitted) and isinstance(own[name], (torch.Tensor, list, tuple, dict)):
             setattr(emitted, name, own[name])
+
+
+def model_of(problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Module:
+    """Another model of the problem as the mode's was captured."""
+    return as_captured(problem, mode.model, problem.make_model(settings.seed), settings.seed)
+
+
+def as_captured(problem: Problem, captured: nn.Module, made: nn.Module, seed: int) -> nn.Module:
+    """``made``, the problem's model or a ModelNew, in the mode of one that was captured: called once where that was
+    captured after a call that built submodules."""
+    made = in_mode_of(made, captured)
+    return made if classes_of(made) == classes_of(captured) else after_first_call(problem, made, seed)
 
 
 def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:

@@ -17,8 +17,7 @@ from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.problem.state import in_mode_of
-from kernelwright.programs import Stages, new_model, written
+from kernelwright.programs import Stages, model_of, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import Timing, compilers_of, is_slower, time_model
@@ -134,7 +133,7 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
     for recording in mode.recordings:
         try:
             if model is None:
-                model = in_mode_of(problem.make_model(settings.seed), mode.model)
+                model = model_of(problem, mode, settings)
             found = flatten(given_by_model(problem, mode, example, settings, recording, model))
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares

@@ -44,8 +44,7 @@ from kernelwright.problem import Problem
 from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import available_memory, is_out_of_memory
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import in_mode_of
-from kernelwright.programs import Stages, new_model, share_tables, written
+from kernelwright.programs import Stages, as_captured, model_of, new_model, share_tables, written
 from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
@@ -285,7 +284,7 @@ def given_by_model(problem: Problem, mode: ModeProgram, example: list[Any], sett
                    made: nn.Module | None = None) -> Any:
     """What the model gives for the example inputs. recording: whether gradients are recorded. made: the model in this
     mode, where it was made. Raises ForwardRaised, or what says that memory is lacking."""
-    model = made if made is not None else in_mode_of(problem.make_model(settings.seed), mode.model)
+    model = made if made is not None else model_of(problem, mode, settings)
     try:
         with warnings.catch_warnings(), seeded(settings.seed), torch.set_grad_enabled(recording):
             warnings.simplefilter("ignore")
@@ -306,7 +305,7 @@ def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: s
         return Culprits()
     seed = failure.trial.seed
     try:
-        model = in_mode_of(problem.make_model(settings.seed), mode.model)
+        model = model_of(problem, mode, settings)
         if failure.trial.redrawn_parameters:
             redraw(model, seed)
         given = DISTRIBUTIONS[failure.trial.distribution].apply(list((make_inputs or problem.make_inputs)(seed)), seed)
@@ -368,7 +367,7 @@ def unbuildable(parts: tuple, messages: Callable[[str], str]) -> list[KernelStep
 
 def candidate_of(emitted: ModuleType, problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Module:
     """The emitted model in a mode."""
-    return in_mode_of(new_model(emitted, problem, settings.seed), mode.model)
+    return as_captured(problem, mode.model, new_model(emitted, problem, settings.seed), settings.seed)
 
 
 def misfit(model: nn.Module, example: list[Any]) -> str:
@@ -389,9 +388,9 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Sett
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
     of fewer trials, which are not run again."""
     make_float64 = (float64_copy if problem.is_instance else
-                    lambda model: to_float64(in_mode_of(problem.make_model(settings.seed), model)))
+                    lambda model: to_float64(model_of(problem, mode, settings)))
     with stages.stage("verify"):
-        return certify_both(lambda: in_mode_of(problem.make_model(settings.seed), mode.model),
+        return certify_both(lambda: model_of(problem, mode, settings),
                             lambda: candidate_of(emitted, problem, mode, settings),
                             problem.make_inputs, plan=_trials(problem, mode, settings, seconds, brief=brief),
                             make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode), begun=begun)

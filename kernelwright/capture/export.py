@@ -38,12 +38,14 @@ from kernelwright.capture.tracing import (
     values_read,
     without_scopes,
 )
+from kernelwright.capture.values import BuildsParts
 from kernelwright.capture.watch import changed, draws_of_its_own, outside_kept, plain_state, random_states_kept, watched
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import unsupported
 from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import classes_of
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
@@ -60,7 +62,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     constructor made still mean the original.
     check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
     model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for other state.
-    Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors),
+    Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors), BuildsParts,
     and NotCapturable where the model is legal but its graph has no form here.
     """
     arguments = received(model, inputs)
@@ -75,7 +77,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             (fresh() if fresh is not None else copy.deepcopy(model))(*positional, **keywords)
     if left:
         mark(work, look_at(fresh or (lambda: copy.deepcopy(model)), left, inputs))
-    before = plain_state(work)
+    before, classes = plain_state(work), classes_of(work)
     assigned: list[str] = []
     asked: set[str] = set()
     questions = modes if modes is not None else Questions()
@@ -99,6 +101,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             coded.module = place
             raise
         raise NotCapturable(_reason(error), place) from error
+    if classes_of(work) != classes:
+        raise BuildsParts
     if asked or left or bound_questions():
         questions.gradients = True
     questions.others = questions.others or bool(left)

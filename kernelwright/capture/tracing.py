@@ -298,13 +298,15 @@ class Questions:
 
     gradients: whether they are recorded (a function that differentiates itself may ask). modules: paths of those that
     were asked whether they are in training. told: paths of those that do something of their own when they are put into
-    a mode. others: the training mode matters in ways that no list of modules tells.
+    a mode. others: the training mode matters in ways that no list of modules tells. builds: whether a first call builds
+    submodules, so that what was asked is of the calls after it.
     """
 
     gradients: bool = False
     modules: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
     others: bool = False
+    builds: bool = False
 
     def same_answers(self, one: Mapping[str, bool], other: Mapping[str, bool]) -> bool:
         """Whether modules in the modes ``one`` and ``other`` (by path) answer alike."""

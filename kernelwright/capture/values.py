@@ -31,6 +31,13 @@ class NotCapturable(Exception):
         self.module = module
 
 
+class BuildsParts(NotCapturable):
+    """A call builds submodules: a graph of it would build them in every call. It may do so in its first one alone."""
+
+    def __init__(self) -> None:
+        super().__init__("its calls build submodules")
+
+
 def leaf_of(op: str, name: str, value: torch.Tensor) -> Node:
     """A leaf for a tensor that the trace was given, with its axes in the order in which memory has them."""
     order = memory_order(value) if op in ("input", "parameter", "attribute") else None

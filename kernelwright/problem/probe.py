@@ -101,6 +101,13 @@ def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:
                                 device=problem.device, exception=describe(exception)) from exception
 
 
+def after_first_call(problem: Problem, model: nn.Module, seed: int) -> nn.Module:
+    """``model``, called once on its inputs: some models build parts of themselves in their first call. Raises what
+    `run_forward` raises."""
+    run_forward(problem, model, problem.make_inputs(seed))
+    return model
+
+
 def check_outputs(outputs: Any, problem: Problem) -> None:
     """Raise OutputsUnsupported (KW203) unless ``outputs`` are tensors, or containers of tensors and plain values."""
     found = unsupported(outputs)

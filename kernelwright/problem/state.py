@@ -40,6 +40,11 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
     return {path: module.training for path, module in model.named_modules()}
 
 
+def classes_of(model: nn.Module) -> dict[str, type]:
+    """The class of each submodule, by path."""
+    return {path: type(module) for path, module in model.named_modules() if path}
+
+
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:
     """``model`` with its modules in the modes of the same paths. Nothing is told to one whose modules are in them: what
     a module does when it is told, beside changing its mode, would undo what a constructor left."""

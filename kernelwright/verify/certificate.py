@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,6 +154,9 @@ def _certify(
         why = f"the candidate cannot be constructed: {type(error).__name__}: {first_line(error)}"
         return _certificate(plan, [], [], None, (), None, [why], started)
     in_mode_of(candidate, model)
+    if kept.rebuilds(model):  # the candidate has not made the call in which that was done
+        with suppress(Exception), torch.no_grad():  # trials show what it raises
+            candidate(*make_inputs(plan.trials[0].seed))
     if kept.original is None:
         kept.original = State.of(model)
     if kept.double is None and not kept.without_double and not plan.unchanged:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.problem.state import classes_of
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.form import Form
 from kernelwright.verify.observe import Called, equal_states, identical, returns_own_state
@@ -59,6 +60,10 @@ class Kept:
     without_double: str = ""
     original: State | None = None
     narrowings: frozenset[int] | None = None
+    classes: dict[str, type] | None = None
+    """`classes_of` the model, when it was made and after the trials of each candidate."""
+    rebuilt: bool = False
+    """Whether calls have changed these: some models build parts of themselves in their first call."""
     separate: bool = False
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
     truths: dict[TrialPlan, tuple[Any, Reference]] = field(default_factory=dict)
@@ -89,6 +94,16 @@ class Kept:
         if unchanged and not returns_own_state(model, by_model.called):
             self.trials[plan] = by_model
             self.bytes += size
+
+    def rebuilds(self, model: nn.Module) -> bool:
+        """Whether ``model`` has built other submodules in its calls. What it gave before is forgotten then: it is
+        of another model."""
+        classes = classes_of(model)
+        if self.classes is not None and classes != self.classes:
+            self.rebuilt = True
+            self.forget()
+        self.classes = classes
+        return self.rebuilt
 
     def forget(self) -> None:
         """Let go of the trials."""

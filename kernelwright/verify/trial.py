@@ -12,6 +12,7 @@ from torch import nn
 
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.state import classes_of
 from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen, with_choices_of
 from kernelwright.verify.compare import compare, compare_with_eager
 from kernelwright.verify.computation import settled
@@ -146,6 +147,9 @@ class Bench:
         inputs, by_eager = model.inputs, model.called
         calls = _Calls()
         problems, notes = calls.problems, calls.notes
+        # A model that builds parts in its first call may compute another way from then on, and so may the candidate.
+        built = self.kept.classes is not None and classes_of(self.eager) != self.kept.classes
+        earlier = None
         for turn in range(1 + repeats):
             model.before.apply(self.candidate)
             own = clone_tensors(inputs)
@@ -167,6 +171,7 @@ class Bench:
             first = calls.first
             if first is None:
                 calls.first, calls.inputs = called, own
+                earlier = called
                 random_own = random_state()
                 if not model.uses_randomness and not equal_states(model.random_before, random_own):
                     problems["the candidate changes PyTorch's random state, the model does not"] = "random-state"
@@ -179,18 +184,21 @@ class Bench:
                 notes += called.notes
                 continue
             calls.repeat_seconds = called.seconds
-            same = identical(first.outputs, called.outputs)
+            if earlier is None or (turn == 1 and built):
+                earlier = called
+                continue
+            same = identical(earlier.outputs, called.outputs)
             calls.deterministic = same and calls.deterministic is not False
             if not same:
                 found, kind = "a repeated call gives other bits", "nondeterministic"
-                if self.poison and (turn == 1 or differ_by_poison(first.outputs, called.outputs)):
+                if self.poison and (turn == 1 or differ_by_poison(earlier.outputs, called.outputs)):
                     found, kind = "a repeated call on poisoned memory gives other bits", "poisoned"
                 # A library's call that eager makes as well may add in any order.
                 if self._eager_varies(plan, model):
                     notes.append(found + ", as eager does")
                 else:
                     problems[found] = kind
-            if shares_memory(first.outputs, called.outputs) and not returns_own_state(self.eager, by_eager):
+            if shares_memory(earlier.outputs, called.outputs) and not returns_own_state(self.eager, by_eager):
                 problems["every call returns the same memory, so an earlier result is overwritten"] = "shared-memory"
             del called  # before the next call
         return calls
