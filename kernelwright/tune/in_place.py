@@ -201,7 +201,8 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
     region_of = {step: number for number, (steps, _) in enumerate(regions) for step in steps}
     results = [*plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
     for step in made_once(plan.steps, results):
-        _call(step.node)(leaves)
+        if step.node not in leaves:  # as a table is that is written out
+            _call(step.node)(leaves)
     readers: dict[Node, int] = {}
     biased: dict[tuple[Any, ...], int] = {}  # convolutions of which a region has the bias alone
     for step, number in region_of.items():

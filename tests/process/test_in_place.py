@@ -21,7 +21,8 @@ CPU = torch.device("cpu")
 
 
 class Blocks(nn.Module):
-    """Blocks alike with a norm and an activation each, and a convolution whose bias moves, with a buffer."""
+    """Blocks alike with a norm and an activation each, a convolution whose bias moves, with a buffer, and a table that
+    is written out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,9 +30,10 @@ class Blocks(nn.Module):
         self.batch = nn.BatchNorm1d(8)
         self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
         self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(4))
+        self.places = nn.Embedding(12, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.batch(self.conv(x)))
+        x = torch.relu(self.batch(self.conv(x))) + self.places(torch.ones(8).to(x.device, torch.int64))
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = x + F.gelu(layer(norm(x)) * 2)
         return x.transpose(1, 2) * 3 + 1
@@ -57,7 +59,7 @@ def test_both_programs_compute_what_the_model_does(training, move_bias):
     plan, tensors, found = placed(model, x, move_bias=move_bias)
     leaves = in_place._leaves(plan, tensors, CPU)
     buffers = {name: buffer.clone() for name, buffer in tensors.items()}
-    programs = {"plan": (in_place._of_plan(plan, buffers, found, dict(leaves), CPU), plan.results),
+    programs = {"plan": (in_place._of_plan(plan, buffers, found, leaves, CPU), plan.results),
                 "graph": (in_place._of_graph(plan, found, leaves), plan.graph.outputs)}
     state = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
