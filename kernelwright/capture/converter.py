@@ -96,6 +96,9 @@ class Converter:
         self.updates: dict[str, Node] = {}
         self.owners: dict[str, Node] = {}
         self.serial = 0
+        tensors = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
+        devices = [t.device for t in tensors if isinstance(t, torch.Tensor)]
+        self.device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
         self.checks: list[Check] = []
 
     def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None,
@@ -330,7 +333,7 @@ class Converter:
         serial = -1
         if _lasts(operator, arguments):
             serial, self.serial = self.serial, self.serial + 1
-        call = opaque_of(operator, target, arguments, like, serial, origin)
+        call = opaque_of(operator, target, arguments, like, serial, origin, self.device)
         if serial >= 0:
             self.lasting.append(call)
         return call

@@ -207,10 +207,12 @@ def template_of(value: Any, nodes: list[Node]) -> Any:
     raise NotCapturable(f"an argument of type {type(value).__name__}")
 
 
-def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, serial: int, origin: Origin) -> Node:
+def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, serial: int, origin: Origin,
+              device: torch.device) -> Node:
     """A torch call of ``operator``, named ``target``; ``meta`` are the tensors that it gave in the trace.
 
-    ``serial`` is its place among the calls that draw random numbers, -1 for one that does not. Raises NotCapturable.
+    ``serial`` is its place among the calls that draw random numbers, -1 for one that does not. ``device`` is the
+    program's. Raises NotCapturable.
     """
     nodes: list[Node] = []
     schema = operator._schema
@@ -227,8 +229,13 @@ def opaque_of(operator: Any, target: str, arguments: dict[str, Any], meta: Any, 
         types = tuple((tuple(m.shape), dtype_name(m.dtype)) if isinstance(m, torch.Tensor) else None for m in meta)
     else:
         raise NotCapturable(f"{target} gives a plain value")
+    apart = {}
+    if serial >= 0 and isinstance(meta, torch.Tensor) and meta.device.type != device.type:
+        if nodes:
+            raise NotCapturable(f"{target} runs on {meta.device}, where the model is on {device}")
+        apart = {"apart": str(device)}
     return make("opaque", *nodes, origin=origin, target=target, template=template, keywords=keywords, shape=shape,
-                dtype=dtype, types=types, serial=serial)
+                dtype=dtype, types=types, serial=serial, **apart)
 
 
 def origin_of(node: torch.fx.Node, file: str | None) -> Origin:

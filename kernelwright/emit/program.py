@@ -129,7 +129,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             outside = step.node.get("serial", -1) >= 0 or (step.node.kind == "view" and step.node in looked_at)
             lines += _torch_lines(step.node, names, places, given=seen if outside else names,
                                   contiguous=step.node in kernel_reads, target=target,
-                                  shown=shown.get(step.node, ""))
+                                  shown=shown.get(step.node, ""),
+                                  read=step.node in read_after or readers[step.node] > 0)
             done = [names[n] for n in last[place]]
             place += 1
         else:
@@ -306,14 +307,16 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
 
 
 def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, target: Target,
-                 shown: str = "", given: Mapping[Node, str] | None = None) -> list[str]:
+                 shown: str = "", given: Mapping[Node, str] | None = None, read: bool = True) -> list[str]:
     """The call of a node. given: names of its operands, where they are others. contiguous: whether kernels read it.
-    shown: another name, for what others than kernels see of it."""
+    shown: another name, for what others than kernels see of it. read: whether anybody reads it."""
     code = node.operator.code([_text(i, names if given is None else given) for i in node.inputs], node)
     # Operators that update buffers name them in their text as _tensor["..."].
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):
         code = "torch.nn.functional." + code[2:]
+    if node.get("apart") is not None and read:
+        code += ".to(_device)"
     if target.rounds_products and node.get("exact"):
         code = f"_kernelwright_exact(lambda: {code})"
     lines = []

@@ -10,18 +10,62 @@ import torch
 import torch.nn.functional as F
 from graph_tools import all_anchors, assert_same, check_capture, eager, filled, values_of
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+import kernelwright
 from kernelwright import errors
 from kernelwright.algebra.engine import rewrite_with
+from kernelwright.capture.converter import Converter
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.recurrent import recurrent_layers_marked
+from kernelwright.codegen.generate import TARGETS
+from kernelwright.emit.program import _torch_lines
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import memory
 from kernelwright.ir.node import constant, make
+from kernelwright.problem.outside import read_outside
 
 
 def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def test_numbers_that_are_drawn_on_another_device_are_drawn_there():
+    """Each device has a generator of its own; what is drawn is taken to where the model is, if anybody reads it."""
+    class Draws(nn.Module):
+        def forward(self, x):
+            torch.rand([])
+            return x * torch.rand(3).to(x.device) + torch.rand(3, device=x.device)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty(2, 3, device="cuda")
+    model = Draws()
+    program = torch.export.export(model, (x,), strict=False)
+    converter = Converter(program, model, None, read_outside(model))
+    converter.graph(0, training=False)
+    assert [call.get("apart") for call in converter.lasting] == ["cuda:0", "cuda:0", None]
+    assert ["device='cpu'" in call.operator.code([], call) for call in converter.lasting] == [True, True, False]
+    lines = [_torch_lines(call, {call: "drawn"}, {}, contiguous=False, target=TARGETS["cuda"], read=read)
+             for call, read in zip(converter.lasting, (False, True, True), strict=True)]
+    assert [text[-1].endswith(".to(_device)") for text in lines] == [False, True, False]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_processors_numbers_in_a_model_on_a_gpu():
+    class Draws(nn.Module):
+        def forward(self, x):
+            torch.rand([])
+            return torch.tanh(x) * torch.rand(3).to(x.device) + torch.rand(3, device=x.device)
+
+    x = torch.randn(64, 3, device="cuda")
+    result = kernelwright.optimize(Draws(), [x], effort="quick", baselines="none")
+    assert all(mode.kernels and mode.certificate.passed for mode in result.modes), result.notes
+    torch.manual_seed(3)
+    wanted, states = Draws()(x), (torch.get_rng_state(), torch.cuda.get_rng_state())
+    torch.manual_seed(3)
+    torch.testing.assert_close(result.module(x), wanted)
+    assert torch.equal(torch.get_rng_state(), states[0]) and torch.equal(torch.cuda.get_rng_state(), states[1])
 
 
 class Of(nn.Module):

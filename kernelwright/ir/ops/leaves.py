@@ -58,12 +58,13 @@ def _plain(value: Any) -> str:
 PART = "kernelwright.part.default"
 
 
-def call_opaque(*inputs: Any, target: str, template: Any, keywords: Any, **_: Any) -> Any:
+def call_opaque(*inputs: Any, target: str, template: Any, keywords: Any, apart: str | None = None, **_: Any) -> Any:
     """Run an operator that we do not know: ``template`` is its argument list with input numbers."""
     call = resolve(target)
     if call in GROUPED_PRODUCTS and any(isinstance(i, torch.Tensor) and i.dtype is torch.float64 for i in inputs):
         call = grouped_products
-    return call(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
+    result = call(*fill(template, inputs), **{name: fill(part, inputs) for name, part in keywords})
+    return result if apart is None else result.to(apart)
 
 
 def resolve(target: str) -> Any:
@@ -115,13 +116,19 @@ def _opaque_code(inputs: list[str], node: Any) -> str:
     if node["target"] == PART:  # the program knows which of its parts has this number
         return f"_kernelwright_part(_numbered[{node['template'][-1]}], ({''.join(f'{i}, ' for i in inputs)}))"
     arguments = [_template_code(part, inputs) for part in node["template"]]
-    arguments += [f"{name}={_template_code(part, inputs)}" for name, part in node["keywords"]]
-    return f"torch.ops.{node['target']}({', '.join(arguments)})"
+    if node.get("apart") is None:
+        arguments += [f"{name}={_template_code(part, inputs)}" for name, part in node["keywords"]]
+        return f"torch.ops.{node['target']}({', '.join(arguments)})"
+    arguments += [f"{name}={_template_code(part, inputs) if name != 'device' else repr(part[1])}"
+                  for name, part in node["keywords"]]
+    return f"torch.ops.{node['target']}({', '.join(arguments)})"  # what reads it has it taken to the device
 
 
 # opaque: attributes target, template, keywords, shape, dtype ("tuple" for several results), types
 # (shape and dtype of each result), serial (its place in the program where it draws random numbers
-# or has another effect, so that it is neither merged nor reordered; -1 otherwise), part (the call of a submodule).
+# or has another effect, so that it is neither merged nor reordered; -1 otherwise), part (the call of a submodule),
+# apart (the program's device, to which the result is taken, where random numbers are drawn on another one, say by
+# torch.rand(3) in a model on a GPU: each device has a generator of its own).
 declare("opaque", "opaque", call_opaque, _opaque_code)
 # item: one of the results of an opaque node; attributes index, shape, dtype.
 declare("item", "opaque", lambda value, *, index, **_: value[index],
