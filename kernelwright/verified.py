@@ -44,6 +44,7 @@ from kernelwright.problem import Problem
 from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import available_memory, is_out_of_memory
 from kernelwright.problem.seeds import seeded
+from kernelwright.problem.state import in_mode_of, taken_into
 from kernelwright.programs import Stages, as_captured, model_of, new_model, share_tables, written
 from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
@@ -87,8 +88,18 @@ class Truths:
         self.kept: dict[nn.Module, Kept] = {}
 
     def of(self, mode: ModeProgram) -> Kept:
-        """What is known of a mode."""
-        return self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
+        """What is known of a mode. The model and its float64 copy are made once: they go from mode to mode, where their
+        modules do nothing but note in which mode they are."""
+        kept = self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
+        holder = next((k for k in self.kept.values() if k.model is not None), None)
+        if kept.model is None and holder is not None and holder.model is not None:
+            if taken_into(holder.model, mode.model):
+                kept.take_model(holder)
+                if kept.double is not None:
+                    in_mode_of(kept.double, mode.model)
+            else:
+                holder.model = holder.double = None
+        return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.errors import ConstructorRaised, InitInputsMismatch, StateWithoutValues, describe, place, where_of
 from kernelwright.problem.arguments import mismatch, signature_of, split
-from kernelwright.problem.memory import is_out_of_memory, memory_checked
+from kernelwright.problem.memory import available_memory, is_out_of_memory, memory_checked
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import is_opaque, plain_attributes, same, without_values
 
-# Drawing this many weights takes longer than copying them; what is kept of them is limited.
+# Drawing this many weights takes longer than copying them. What is kept of them is limited to a share of the memory
+# that is free, where the system says how much that is.
 _MANY_WEIGHTS = 1 << 22
+_KEPT_SHARE = 0.2
 _MOST_KEPT_BYTES = 8 << 30
 _DRAWS = ("uniform_", "normal_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_", "geometric_")
 
@@ -39,9 +41,9 @@ class _Kept:
 class Constructor:
     """``kind(*arguments)`` under a seed, on a device; `Keywords` that stand last are its keyword arguments.
 
-    Large weights are drawn once: further models of the same seed get copies of them. That is done only where
-    it cannot be noticed: a constructor whose plain attributes hold tensors, or come out otherwise when the
-    large draws are left out, always runs as it is.
+    Large weights are drawn once: further models of the same seed get copies of them, and are constructed on the device
+    itself where that works. That is done only where it cannot be noticed: a constructor whose plain attributes hold
+    tensors, or come out otherwise when the large draws are left out, always runs as it is.
     """
 
     def __init__(self, kind: type[nn.Module], arguments: tuple[Any, ...], file: Path | None,
@@ -49,6 +51,7 @@ class Constructor:
         self._kind, self._arguments, self._file, self._device = kind, arguments, file, device
         self._kept: _Kept | None = None
         self._repeatable = True
+        self._only_on_host = False
 
     def __call__(self, seed: int, kind: type[nn.Module] | None = None) -> nn.Module:
         """A new model. kind: another class with the same constructor (its ModelNew, say).
@@ -67,12 +70,13 @@ class Constructor:
             self._keep(model, seed)
         return model
 
-    def _constructed(self, kind: type[nn.Module], seed: int) -> nn.Module:
+    def _constructed(self, kind: type[nn.Module], seed: int, default: torch.device | None = None) -> nn.Module:
+        """A new model. default: the device on which tensors are made where the constructor does not say."""
         # A constructor may keep or change a list it is given.
         given, keywords = split(copy.deepcopy(self._arguments))
         with memory_checked("the parameters", self._device, self._file):
             try:
-                with seeded(seed):
+                with seeded(seed), default or nullcontext():
                     model = kind(*given, **keywords)
             except Exception as exception:
                 if is_out_of_memory(exception):
@@ -93,17 +97,27 @@ class Constructor:
     def _keep(self, model: nn.Module, seed: int) -> None:
         attributes = plain_attributes(model)
         tensors = dict(_named(model))
-        if _holds_tensor(attributes) or sum(t.nbytes for t in tensors.values()) > _MOST_KEPT_BYTES:
+        free = available_memory(self._device)
+        most = _MOST_KEPT_BYTES if free is None else int(_KEPT_SHARE * free)
+        if _holds_tensor(attributes) or sum(t.nbytes for t in tensors.values()) > most:
             self._repeatable = False
             return
         self._kept = _Kept(seed, {name: t.detach().clone() for name, t in tensors.items()}, attributes)
 
     def _repeated(self, kind: type[nn.Module], kept: _Kept) -> nn.Module | None:
         """A model with the kept weights, or None where the constructor needs its draws."""
+        if self._device.type != "cpu" and not self._only_on_host:
+            model = self._repeated_on(self._device, kind, kept)
+            if model is not None:
+                return model
+            self._only_on_host = True
+        return self._repeated_on(None, kind, kept)
+
+    def _repeated_on(self, default: torch.device | None, kind: type[nn.Module], kept: _Kept) -> nn.Module | None:
         try:
             with _without_large_draws():
-                model = self._constructed(kind, kept.seed)
-        except ConstructorRaised:
+                model = self._constructed(kind, kept.seed, default)
+        except (ConstructorRaised, StateWithoutValues):
             return None
         tensors, attributes = dict(_named(model)), plain_attributes(model)
         alike = tensors.keys() == kept.tensors.keys() and all(

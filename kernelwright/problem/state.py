@@ -130,6 +130,14 @@ def same(a: Any, b: Any) -> bool:
     return a is b or a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
 
 
+def taken_into(model: nn.Module, other: nn.Module) -> bool:
+    """Put ``model`` into the mode of ``other``, and say whether it then is as that one, but for parameters and buffers: a
+    module may do something of its own when it is told a mode."""
+    in_mode_of(model, other)
+    return classes_of(model) == classes_of(other) and modes_of(model) == modes_of(other) and \
+        not differences(plain_attributes(model), plain_attributes(other))
+
+
 def kinds_of(value: Any) -> Any:
     """A value of :func:`plain_attributes` with types in place of tensors: equal where only their elements differ."""
     if isinstance(value, torch.Tensor):

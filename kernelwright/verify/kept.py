@@ -70,6 +70,12 @@ class Kept:
     bytes: int = 0
     bytes_of_truths: int = 0
 
+    def take_model(self, other: Kept) -> None:
+        """Take the model over from what is kept of it in another mode, with what was made of it."""
+        self.model, self.double, self.without_double = other.model, other.double, other.without_double
+        self.original, self.classes, self.rebuilt = other.original, other.classes, other.rebuilt
+        other.model = other.double = None
+
     def truth(self, plan: TrialPlan, given: Any) -> Reference | None:
         """The truth about a trial in which eager gave ``given`` (outputs, state and arguments); None if unknown."""
         known = self.truths.get(plan)

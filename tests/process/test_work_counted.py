@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright import selection, tuned, verified
+from kernelwright import programs, selection, tuned, verified
 from kernelwright.cli_frame import importing
 from kernelwright.pipeline import optimize
 from kernelwright.verify.certificate import Plan, default_trials
@@ -124,6 +124,24 @@ def get_inputs():
 """
 
 
+DROPS = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = nn.Linear(24, 24), nn.Dropout(0.25)
+    def forward(self, x):
+        return torch.tanh(self.drop(self.layer(x) * 2.0 + 1.0).cumsum(1)) * 3.0
+def get_inputs():
+    return [torch.randn(16, 24)]
+def get_init_inputs():
+    return []
+"""
+TOLD = ("    def forward", "    def train(self, mode=True):\n        self.times = getattr(self, 'times', 0) + 1\n"
+        "        return super().train(mode)\n    def forward")
+
+
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Options of a run in which every region wins, and no mode is slower than eager."""
@@ -197,3 +215,23 @@ def test_what_passed_in_an_earlier_run_is_tuned_on(monkeypatch, tmp_path, unhurr
         result = optimize(path, **unhurried)
         assert any("in an earlier run" in note for note in result.notes) == earlier
     assert settled == [set()] * 4
+
+
+def test_the_model_and_its_float64_copy_are_made_once_for_all_modes(monkeypatch, tmp_path, unhurried):
+    """Where a mode is nothing but what its modules note; who does something of its own in one has its own model."""
+    made: list[nn.Module] = []
+    double = verified.to_float64
+    monkeypatch.setattr(verified, "to_float64", lambda model: (made.append(model), double(model))[1])
+    for name, source, copies in (("plain", DROPS, 1), ("told", DROPS.replace(*TOLD), 2)):
+        made.clear()
+        (tmp_path / f"{name}.py").write_text(source)
+        result = optimize(tmp_path / f"{name}.py", **unhurried)
+        assert len(result.modes) == 2 and all(mode.certificate.passed for mode in result.modes), result.notes
+        assert len(made) == copies
+
+
+def test_parameters_of_models_that_modes_are_captured_of_are_shared_where_they_are_large(monkeypatch):
+    monkeypatch.setattr(programs, "_MANY_BYTES", 100)
+    one, other = Layers(), Layers().eval()
+    programs._share_large(one, other)
+    assert all(p.data_ptr() == q.data_ptr() for p, q in zip(one.parameters(), other.parameters(), strict=True))

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kernelwright import errors
-from kernelwright.problem import load_problem, memory, probe_forward, require_memory
+from kernelwright.problem import construct, load_problem, memory, probe_forward, require_memory
 from kernelwright.problem.inputs import random_like
 from kernelwright.problem.memory import MemoryGuard, WouldNotFit, amount, available_memory
 
@@ -63,7 +63,8 @@ def test_a_file_becomes_a_problem(write: Write) -> None:
     assert problem.source == file.read_text() and problem.device == torch.device("cpu")
     assert "self.linear(x)" in inspect.getsource(problem.model_class)
     assert sys.path == path and not (file.parent / "__pycache__").exists()
-    (added,) = set(sys.modules) - modules
+    (added,) = {name for name in set(sys.modules) - modules  # PyTorch imports parts of its own when they are first used
+                if getattr(sys.modules[name], "__file__", None) == str(file)}
     assert problem.model_class.__module__ == added
     assert load_problem(str(file)).model_class is not problem.model_class
 
@@ -106,6 +107,54 @@ def get_init_inputs():
     problem.make_model(0)
     problem.make_inputs(0)
     assert calls == ["init", "model", "inputs"]
+
+
+LARGE = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(2048, 4096)
+        self.small = nn.Parameter(torch.randn(7))
+        self.register_buffer("table", torch.arange(5) * 2)
+        self.steps = torch.linspace(0, 1, 5).tolist()
+        self.tied = self.wide.weight
+    def forward(self, x):
+        return self.wide(x)
+def get_inputs():
+    return [torch.randn(2, 2048)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device")])])
+def test_large_weights_are_drawn_once(write: Write, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further models are equal, and own what they hold; on a GPU they are constructed there."""
+    problem = load_problem(write(LARGE), device=device)
+    first = problem.make_model(3)
+    monkeypatch.setattr(construct, "_DRAWS", ())
+    places = []
+    linear = torch.nn.Linear.reset_parameters
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda self: (
+        places.append(self.weight.device.type), torch.nn.init.zeros_(self.weight))[1])
+    again = problem.make_model(3)
+    assert places == [device]
+    for (name, one), (other, two) in zip(first.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other and torch.equal(one, two) and one.data_ptr() != two.data_ptr() and one.device == two.device
+    assert again.tied is again.wide.weight and again.steps == first.steps
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", linear)
+    assert not torch.equal(problem.make_model(4).wide.weight, first.wide.weight)
+
+
+def test_no_more_is_kept_than_a_share_of_what_is_free(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(construct, "available_memory", lambda device: 100 << 20)
+    problem = load_problem(write(LARGE), device="cpu")
+    first, again = problem.make_model(3), problem.make_model(3)
+    assert torch.equal(first.wide.weight, again.wide.weight)
+    assert isinstance(problem.build_model, construct.Constructor) and problem.build_model._kept is None
 
 
 def test_constructor_arguments_are_copied(write: Write) -> None:
