@@ -70,7 +70,8 @@ from kernelwright.version import VERSION
 MIXED = "mixed"
 #: A mode is not traced again more often than this, each time with other submodules left to PyTorch.
 _MOST_TRACES = 16
-#: Models of so many bytes share their parameters: those that modes are captured of, which no trial changes.
+#: Models of so many bytes share their parameters: those that modes are captured of, and the one that trials change and
+#: leave as it was.
 _MANY_BYTES = 1 << 30
 #: For the search for kernels with which no file can be made.
 _WRITING_SECONDS = 60.0
@@ -194,16 +195,17 @@ def _models(problem: Problem, seed: int) -> dict[str, nn.Module]:
             found = {name: made}
         else:
             found[name] = model
-            _share_large(made, model)
+            share_large(made, model)
     return found
 
 
-def _share_large(one: nn.Module, other: nn.Module) -> None:
-    """Let ``other`` have the very parameters of ``one``, which are equal, where they are large."""
+def share_large(one: nn.Module, other: nn.Module) -> nn.Module:
+    """``one``, after ``other`` was given its very parameters, which are equal, where they are large."""
     own, others = dict(one.named_parameters()), dict(other.named_parameters())
     if sum(p.nbytes for p in own.values()) >= _MANY_BYTES and own.keys() == others.keys():
         for name, parameter in others.items():
             parameter.data = own[name].data
+    return one
 
 
 def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], settings: Settings, recording: bool,

@@ -45,7 +45,7 @@ from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import available_memory, is_out_of_memory
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import in_mode_of, taken_into
-from kernelwright.programs import Stages, as_captured, model_of, new_model, share_tables, written
+from kernelwright.programs import Stages, as_captured, model_of, new_model, share_large, share_tables, written
 from kernelwright.records import words_of
 from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
@@ -401,7 +401,7 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Sett
     make_float64 = (float64_copy if problem.is_instance else
                     lambda model: to_float64(model_of(problem, mode, settings)))
     with stages.stage("verify"):
-        return certify_both(lambda: model_of(problem, mode, settings),
+        return certify_both(lambda: share_large(model_of(problem, mode, settings), mode.model),
                             lambda: candidate_of(emitted, problem, mode, settings),
                             problem.make_inputs, plan=_trials(problem, mode, settings, seconds, brief=brief),
                             make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode), begun=begun)

@@ -131,8 +131,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def taken_into(model: nn.Module, other: nn.Module) -> bool:
-    """Put ``model`` into the mode of ``other``, and say whether it then is as that one, but for parameters and buffers: a
-    module may do something of its own when it is told a mode."""
+    """Put ``model`` into the mode of ``other``, and say whether it then is as that one, but for parameters and buffers:
+    a module may do something of its own when it is told a mode."""
     in_mode_of(model, other)
     return classes_of(model) == classes_of(other) and modes_of(model) == modes_of(other) and \
         not differences(plain_attributes(model), plain_attributes(other))

@@ -233,5 +233,5 @@ def test_the_model_and_its_float64_copy_are_made_once_for_all_modes(monkeypatch,
 def test_parameters_of_models_that_modes_are_captured_of_are_shared_where_they_are_large(monkeypatch):
     monkeypatch.setattr(programs, "_MANY_BYTES", 100)
     one, other = Layers(), Layers().eval()
-    programs._share_large(one, other)
+    programs.share_large(one, other)
     assert all(p.data_ptr() == q.data_ptr() for p, q in zip(one.parameters(), other.parameters(), strict=True))
