@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelwright.timing.baselines import COMPILED, EAGER
+
 _STAYS = re.compile(r"^(.*?) (?:stays with PyTorch|mode stays as it is)\b")
 OUTCOMES = {"whole": "whole", "in part": "in part", "PyTorch's": "the file is PyTorch's", "refused": "refused",
             "wrong": "wrong", "failed": "crashed, hung or ended in an error of ours"}
@@ -100,5 +102,5 @@ def _ratios(result: dict[str, Any]) -> tuple[str, ...]:
     """How much faster than eager and than torch.compile the first mode was, where it was timed."""
     modes = result.get("modes") or ()
     found = ((modes[0].get("timing") or {}).get("ratios") or {}) if isinstance(modes, list) and modes else {}
-    return tuple(f"{found[name]['value']:.2f}x" if name in found else "" for name in ("eager", "compile")) if found \
+    return tuple(f"{found[name]['value']:.2f}x" if name in found else "" for name in (EAGER, COMPILED)) if found \
         else ()

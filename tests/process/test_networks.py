@@ -94,6 +94,14 @@ def test_records_and_their_table(tmp_path: Path) -> None:
     assert records.stat().st_size == size, "what has a record is not done again"
 
 
+def test_the_table_of_a_bench_shows_both_ratios(tmp_path: Path) -> None:
+    ratios = {"eager": {"value": 1.5}, "torch.compile": {"value": 1.25}}
+    mode = {"name": "inference", "kernels": ["k0"], "timing": {"ratios": ratios}}
+    record = {"problem": "own/net", "state": "verified", "seconds": 7.0, "result": {"modes": [mode]}}
+    (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
+    assert "| net | whole | inference 1 | 7 | 1.50x | 1.25x |" in table([tmp_path / "records.jsonl"])
+
+
 def test_a_plan_that_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = the_file(tmp_path, "wrong", "torch.tanh(x) * 2")
     assert planned(file, tiny=False)["state"] == "planned"
