@@ -22,6 +22,7 @@ from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.arguments import split
 from kernelwright.problem.construct import shown_arguments
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
+from kernelwright.problem.seeds import others_kept
 from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
 from kernelwright.records import Result, words_of
@@ -56,7 +57,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         check_output(path, settings.force)
     if is_here(target):
         find_compiler(TARGETS[target])
-    with _threads(settings.threads), _memory_reported(model_or_path):
+    with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, target, settings)
         device = current_device(TARGETS[target].device)

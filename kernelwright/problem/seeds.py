@@ -28,23 +28,33 @@ def _has_device() -> bool:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch (all devices), random and, if loaded, numpy; restore their states afterwards."""
-    # numpy is not a dependency: only models that import it can draw from it.
-    numpy = sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy else None
     # fork_rng would start CUDA contexts on every device; only running ones have a state to keep.
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            seed_generators(seed)
-            random.seed(seed)
-            if numpy:
-                numpy.random.seed(seed % 2**32)
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy:
-                numpy.random.set_state(numpy_state)
+    with torch.random.fork_rng(devices=devices), others_kept():
+        seed_generators(seed)
+        seed_others(seed)
+        yield
+
+
+def seed_others(seed: int) -> None:
+    """Seed random and, if loaded, numpy, from which transformers' models draw masks."""
+    random.seed(seed)
+    # numpy is not a dependency: only models that import it can draw from it.
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+
+
+@contextmanager
+def others_kept() -> Iterator[None]:
+    """Restore the states of random and, if loaded, of numpy afterwards."""
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
 
 
 def random_states() -> dict[str, bytes]:

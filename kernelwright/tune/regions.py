@@ -104,17 +104,20 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
                 raise
             break
         for form in now:
-            remember(_KIND, keys[form], times[form])
+            if form in times:
+                remember(_KIND, keys[form], times[form])
         waiting = waiting[_TOGETHER:]
         longest = max(longest, clock() - begun)
     return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting))
 
 
 def _means(forms: Sequence[Hashable], found: Sequence[Mapping[str, float]]) -> dict[Hashable, dict[str, float]]:
-    """The mean seconds of regions alike."""
+    """The mean seconds of regions alike, of those that both programs compute: what planning alone has made, no call of
+    PyTorch's stands for."""
     places: dict[Hashable, list[Mapping[str, float]]] = {}
     for form, seconds in zip(forms, found, strict=True):
-        places.setdefault(form, []).append(seconds)
+        if len(seconds) == 2:
+            places.setdefault(form, []).append(seconds)
     return {form: {name: sum(s[name] for s in some) / len(some) for name in some[0]} for form, some in places.items()}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.seeds import others_kept
 from kernelwright.problem.state import in_mode_of
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradient_checks import GradientChecks
@@ -133,7 +134,7 @@ def certify(
         return begun
     started = clock()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng(devices), others_kept():
         return _certify(make_model, make_candidate, make_inputs, plan, make_float64, kept or Kept(), begun, started)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
-from kernelwright.problem.seeds import seed_generators
+from kernelwright.problem.seeds import seed_generators, seed_others
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.state import State
 
@@ -96,7 +96,9 @@ def random_state() -> list[torch.Tensor]:
 
 
 def seed_all(seed: int) -> list[torch.Tensor]:
+    """Seed every global generator; where those of torch stand then."""
     seed_generators(seed)
+    seed_others(seed)
     return random_state()
 
 

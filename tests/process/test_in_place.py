@@ -202,3 +202,10 @@ def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up
 def test_a_mode_goes_to_pytorch_where_nothing_wins(monkeypatch, tmp_path):
     result = run(monkeypatch, tmp_path, {"gelu_erf": 0.9, "layer_norm": 0.5}, lambda kernels: True)
     assert not any(mode.kernels for mode in result.modes)
+
+
+def test_a_region_without_a_call_of_pytorchs_is_no_loser():
+    """What planning alone has made stands in no graph: nothing is known of it, and it stays."""
+    both, alone = {"kernels": 2.0, "torch": 1.0}, {"kernels": 2.0}
+    assert regions._means(["a", "b", "a"], [both, alone, {"kernels": 4.0, "torch": 3.0}]) == {
+        "a": {"kernels": 3.0, "torch": 2.0}}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from emitted_tools import assert_like, import_path, import_text, kernels_run, models, original_runs, write_problem
@@ -500,6 +502,37 @@ def test_kernels_are_certified_with_a_table_drawn_at_import(given, tmp_path) -> 
         problem, options["inputs"] = kind if given == "class" else kind(), [torch.randn(64, 8)]
     result = kernelwright.optimize(problem, **options)
     assert sum("Passed" in note for note in result.notes) == 2 and "NOISE = torch.randn(8)" in result.source
+
+
+MASKED = """
+import random
+
+import numpy as np
+
+class Model(nn.Module):
+    def forward(self, x):
+        if self.training:  # as masks of speech models are drawn
+            x = torch.where(torch.from_numpy(np.random.rand(64, 8) < 0.5), x, 0.0) * random.random()
+        return torch.tanh(x) * 2.0 + torch.sigmoid(x)
+
+def get_inputs():
+    return [torch.randn(64, 8)]
+"""
+
+
+def test_a_mode_that_draws_from_numpy_stays_and_is_certified(tmp_path) -> None:
+    """Model and candidate draw the same numbers in a trial; nobody else's stream goes on by it."""
+    path = write_problem(tmp_path, "masked", MASKED)
+    np.random.seed(4)
+    random.seed(4)
+    wanted = np.random.rand(), random.random()
+    np.random.seed(4)
+    random.seed(4)
+    result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", contractions="library")
+    assert (np.random.rand(), random.random()) == wanted
+    modes = {mode.name: mode for mode in result.modes}
+    assert modes["inference"].kernels and not modes["training"].kernels
+    assert all(mode.certificate.passed for mode in result.modes), result.notes
 
 
 def test_packages_are_known_by_their_metadata(tmp_path, monkeypatch) -> None:
