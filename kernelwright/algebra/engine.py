@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from kernelwright.algebra.attention import ATTENTION
 from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.compose import COMPOSE
 from kernelwright.algebra.filled import FILLED
@@ -24,8 +25,8 @@ from kernelwright.ir.node import Node, made_for, rebuild, users, walk
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
-RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE, *PRECISION,
-                          *SCAN_RULES, *VIEW_RULES, *ROW_RULES)
+RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *ATTENTION, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE,
+                          *PRECISION, *SCAN_RULES, *VIEW_RULES, *ROW_RULES)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }

@@ -257,7 +257,16 @@ def reshape_twice(node: Node, context: Context) -> Node | None:
     return None
 
 
+@rule("concatenation of one tensor", "concatenate", law="concatenate(x, tensors without elements) = x",
+      condition="one operand has elements", exactness=Exactness.BITWISE)
+def of_one_tensor(node: Node, context: Context) -> Node | None:
+    """As caches of keys and values have them in the first step."""
+    filled = [x for x in node.inputs if x.size]
+    return filled[0] if len(filled) == 1 else None
+
+
 IDENTITIES: tuple[Rule, ...] = (keep_axes, pool_to_mean, unit_axis, nested, through_reshape, through_permute,
-                                through_expand, through_factor, through_terms, reshape_twice, of_one_position)
+                                through_expand, through_factor, through_terms, reshape_twice, of_one_position,
+                                of_one_tensor)
 
 __all__ = ["IDENTITIES", "TRANSPARENT", "axis_groups", "reaches_anchor"]
