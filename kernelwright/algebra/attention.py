@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,7 +41,8 @@ def known_mask(node: Node, context: Context) -> Node | None:
     kept = [i for i in node.inputs if i is not mask]
     template = (*(("input", kept.index(node.inputs[number])) for _, number in operands), None, dropped,
                 _known[mask] == _CAUSAL, *node["template"][6:])
-    return make("opaque", *kept, **{**dict(node.attributes), "template": template})
+    attributes: dict[str, Any] = {**dict(node.attributes), "template": template}
+    return make("opaque", *kept, **attributes)
 
 
 def _kind_of(mask: Node) -> str:

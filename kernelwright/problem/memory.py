@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 from collections.abc import Iterator
@@ -102,6 +103,14 @@ def is_out_of_device_memory(exception: BaseException) -> bool:
     if isinstance(exception, torch.OutOfMemoryError):
         return True
     return isinstance(exception, RuntimeError) and says_out_of_device_memory(str(exception))
+
+
+def release() -> None:
+    """Give back memory that nobody can reach any more: models that hold themselves wait for the collector, and what
+    PyTorch keeps for further tensors of other sizes is nobody else's."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def says_out_of_device_memory(text: str) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from kernelwright.device_lock import clock
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.problem.seeds import others_kept
 from kernelwright.problem.state import in_mode_of
 from kernelwright.verify.distributions import DISTRIBUTIONS
@@ -247,6 +247,7 @@ def _run(bench: Bench, plan: Plan, trial: TrialPlan, repeats: int, may_lack: boo
             if not is_out_of_memory(error):
                 raise
             bench.kept.forget()
+            release()
             by_candidate = isinstance(error, CandidateLacksMemory)
             if not may_lack or (by_candidate and plan.must_fit and turn == 2):
                 raise (error.__cause__ or error) if by_candidate else error from None

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.verify.compare import compare
 from kernelwright.verify.computation import MOST_DRAWS, MULTIPLE, Spread, nonfinite, unexplained, without_lost
 from kernelwright.verify.distributions import squares_leave_range
@@ -66,14 +66,18 @@ def reference_of(
     after = State.of(eager, parameters=False)
     try:
         if double is not None:
-            found = None
-            try:
-                found = run.float64()
-                return run.checked(found)
-            except Exception as error:  # out of memory, an operator without float64, ...
-                if found is not None and not is_out_of_memory(error):
-                    raise
-                why = f"float64 failed ({first_line(error)})"
+            for is_last in (False, True):
+                found = None
+                try:
+                    found = run.float64()
+                    return run.checked(found)
+                except Exception as error:  # out of memory, an operator without float64, ...
+                    if found is not None and not is_out_of_memory(error):
+                        raise
+                    why = f"float64 failed ({first_line(error)})"
+                    if is_last or not is_out_of_memory(error):
+                        break
+                release()
         outputs = run.part(run.strict())
     finally:
         after.apply(eager)

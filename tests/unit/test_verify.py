@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from kernelwright.verify import DISTRIBUTIONS, Plan, TrialPlan, certificate, certify, default_trials, trial
 from kernelwright.verify.draws import drawn_in_float32
@@ -507,6 +508,39 @@ def test_float64_takes_the_random_numbers_of_float32() -> None:
     assert found.eager_error > 1e-6
     better = judged(Better, Draws, row_inputs, trials=(TrialPlan(0, "normal"),))
     assert better.passed and better.candidate_error < 0.5 * better.eager_error
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (1.001, False)])
+def test_rounding_passes_where_eager_itself_is_the_reference(factor: float, passes: bool) -> None:
+    """Nothing but eager under other rounding says then how far rounding may carry in a deep model."""
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList(nn.Parameter(0.3 * torch.randn(64, 64)) for _ in range(40))
+
+        def forward(self, x):
+            for weight in self.weights:
+                x = F.layer_norm(x + torch.tanh(x @ weight), (64,))
+            return x
+
+    class Otherwise(Deep):
+        def forward(self, x):
+            for weight in self.weights:
+                half = x[:, 32:] @ weight[32:] + x[:, :32] @ weight[:32]  # another order of the sum
+                x = F.layer_norm(x + torch.tanh(half * factor), (64,))
+            return x
+
+    def no_copy(model):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    def made(kind):
+        torch.manual_seed(0)
+        return kind()
+
+    plan = Plan(budget_seconds=60.0, trials=(TrialPlan(0),))
+    found = certify(lambda: made(Deep), lambda: made(Otherwise), lambda seed: [torch.randn(16, 64)], plan=plan,
+                    make_float64=no_copy)
+    assert found.trials[0].reference.startswith("eager with TF32 off") and found.passed is passes, found.why
 
 
 def test_a_refusal_says_where_eager_itself_was_the_reference() -> None:
