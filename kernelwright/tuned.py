@@ -61,6 +61,7 @@ class Tuning:
     untried: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     ahead: BuiltAhead | None = None
+    plans: contractions.Plans = field(default_factory=contractions.Plans)
 
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
@@ -72,7 +73,7 @@ class Tuning:
             for mode in distinct(modes):
                 found |= contractions.texts_to_try(
                     mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
-                    self.stages.budget, strict=self.settings.precision == "strict")
+                    self.stages.budget, strict=self.settings.precision == "strict", plans=self.plans)
             self.ahead = BuiltAhead(list(found), self.target, list(found.values()))
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
@@ -165,7 +166,7 @@ class Tuning:
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
                     seconds=max(0.0, ends - clock()) / (len(programs) - place),
                     there=dict(self.ahead.there) if self.ahead is not None else None,
-                    order_saves=partial(self._order_saves, mode))
+                    order_saves=partial(self._order_saves, mode), plans=self.plans)
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,

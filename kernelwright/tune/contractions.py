@@ -66,6 +66,8 @@ LATE = "not measured: the budget went to contractions that take longer"
 _LEAST_OPERATIONS = 5 * 10**7
 # A kernel must take less than this share of what it replaces; of one call by itself it must win clearly.
 _WIN, _WIN_ALONE = 0.97, 0.9
+#: So many plans are kept for those who ask again.
+_PLANS = 8
 #: Names of devices with wgmma, for planning without one.
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
@@ -93,8 +95,9 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
                  if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
     if not every:
         return {}
+    plans = Plans()
     while True:
-        steps = contraction_steps(_plan(graph, captured, {}, promising)) if promising else []
+        steps = contraction_steps(plans.of(graph, captured, {}, promising)) if promising else []
         best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
         full = [s for s, tiling in best if tiling is None and reduces(s)]
         if not full:
@@ -102,8 +105,26 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
         promising |= {s.covers[0]: without(promising[s.covers[0]], s) for s in full}  # no tiling has room for them
     chosen = {s.covers[0]: as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
               if tiling is not None}
-    recomputed = predicted_recompute(partial(_plan, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
+    recomputed = predicted_recompute(partial(plans.of, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
     return chosen | recomputed
+
+
+class Plans:
+    """Plans with contractions as kernels, kept by what was asked for: one of a deep network takes seconds, and the same
+    ones are asked for wherever tuning goes on from what is known by then."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[Graph, Plan]] = {}
+
+    def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
+        """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
+        key = id(graph), tuple(kept.items()), tuple(choices.items())
+        if key not in self._made:
+            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
+            self._made[key] = graph, plan  # the graph keeps its identity
+            if len(self._made) > _PLANS:
+                del self._made[next(iter(self._made))]
+        return self._made[key][1]
 
 
 # With a device ------------------------------------------------------------------------------------
@@ -126,16 +147,19 @@ def scales(step: KernelStep) -> frozenset[Node]:
 def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
            build_all: Build = build_libraries, seconds: float = inf, there: Mapping[str, float] | None = None,
-           order_saves: Callable[[], Mapping[Node, float]] = dict) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           order_saves: Callable[[], Mapping[Node, float]] = dict, plans: Plans | None = None
+           ) -> tuple[dict[Node, Choice], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
     true float32 is what accuracy is held to. say: takes a line on each contraction that was measured. seconds:
     how long those may be measured that no earlier run has, with most work first. there: see
     :func:`kernelwright.tune.contraction_rounds.measure_cases`. order_saves: gives what torch calls take less in another
-    memory order than they are measured in; asked where one of those was measured that have several.
+    memory order than they are measured in; asked where one of those was measured that have several. plans: those that
+    an earlier call for the same graph has made.
     """
-    tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
+    plans = plans or Plans()
+    tries = _tries(graph, captured, kept, device, row, budget, plans, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds, there=there)
     measured |= now
@@ -172,17 +196,17 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     left = {n: reason for n, reason in left.items() if n not in chosen}
     # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
     # measured with.
-    return fitting(lambda choices: _plan(graph, captured, {**kept, **left}, choices), chosen), left
+    return fitting(lambda choices: plans.of(graph, captured, {**kept, **left}, choices), chosen), left
 
 
 def texts_to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device,
-                 budget: Budget, *, strict: bool) -> list[tuple[str, str]]:
+                 budget: Budget, *, strict: bool, plans: Plans | None = None) -> list[tuple[str, str]]:
     """The texts of the forms that :func:`choose` is going to build for the same arguments, and the names of their
     launchers: of each contraction that no earlier run has measured the most promising form, then the second ones.
 
     Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
     """
-    tries = _tries(graph, captured, kept, device, row, budget, strict=strict)
+    tries = _tries(graph, captured, kept, device, row, budget, plans or Plans(), strict=strict)
     cases = [tries.missing[key] for key in tries.missing]
     ranked = [[(case, form) for form in case.rounding or case.forms] for case in cases]
     found = list[tuple[str, str]]()
@@ -211,12 +235,12 @@ class _Tries:
 
 
 def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
-           *, strict: bool) -> _Tries:
+           plans: Plans, *, strict: bool) -> _Tries:
     nodes = worth_trying(graph, kept)
     # Two lines of windows are two output phases of a tile, which the portable core has not.
     lines = device.type != "cuda" or torch.cuda.get_device_capability(device) == WGMMA
     first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
-    steps, after, pairs = ways(partial(_plan, graph, captured, kept), first, row)
+    steps, after, pairs = ways(partial(plans.of, graph, captured, kept), first, row)
     alike, untried = _largest(steps, budget.contraction_kernels)
     most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
     statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
@@ -232,10 +256,6 @@ def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torc
 def promised(node: Node, row: Device) -> float:
     """The seconds that a contraction promises to take less as a kernel, by the roofline."""
     return max(0.0, node_seconds(node, row) - predicted_seconds(node, node.bytes, row))
-
-
-def _plan(graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
-    return make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
 
 
 def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]], list[KernelStep]]:

@@ -363,6 +363,25 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
     assert tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False) == []
 
 
+def test_a_plan_that_was_made_is_not_made_again(monkeypatch):
+    """What is built ahead, what is known of earlier runs and what is measured ask for the same plans."""
+    monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
+    graph = capture(nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 40), nn.Softmax(-1)),
+                    (torch.randn(70, 24),))
+    made = []
+    monkeypatch.setattr(tune, "make_plan", lambda *given, **named: (made.append(named), make_plan(*given, **named))[1])
+    budget, plans = Budget(1000.0, contraction_forms=3, contraction_kernels=6), tune.Plans()
+    tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False, plans=plans)
+    count = len(made)
+    tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False, plans=plans)
+    assert len(made) == count > 0
+    assert len({tuple(named["contractions"].items()) for named in made}) == count
+    one = plans.of(graph, graph, {}, {})
+    for number in range(tune._PLANS):
+        plans.of(graph, graph, {node: str(number) for node in graph.nodes()}, {})
+    assert plans.of(graph, graph, {}, {}) is not one, "no more than a few are kept"
+
+
 def test_choice_by_measurement(monkeypatch):
     """Under the emulation a kernel never wins: the clock is told otherwise."""
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
