@@ -97,22 +97,27 @@ class Grouping:
 
     roots: nodes whose values must exist in memory; kept: stay torch calls; stored: pointwise nodes
     that must be stored because no affine access to them exists; apart: nodes that can't join the
-    reductions they read; products: contractions that become kernels, and how.
+    reductions they read; products: contractions that become kernels, and how. before: a grouping of the same graph that
+    differs in what is stored and apart alone, of which the rest is taken over.
     """
 
     def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node],
-                 products: Mapping[Node, Choice] | None = None) -> None:
+                 products: Mapping[Node, Choice] | None = None, before: Grouping | None = None) -> None:
         self.apart = apart
         self.products = products or {}
-        self.roots = list(dict.fromkeys(roots))
-        self.demanded = set(self.roots)
-        self.order = _drawing_in_order(self.roots)
-        self.readers = users(self.roots)
-        self.roles = roles_of(self.order, kept, self.products)
-        self.settled = settled(self.order, self.roles, self.readers)
-        for node in self.order:
-            if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
-                self.roles[node] = "pointwise"  # a kernel may compute what it copies
+        if before is None:
+            self.roots = list(dict.fromkeys(roots))
+            self.demanded = set(self.roots)
+            self.order = _drawing_in_order(self.roots)
+            self.readers = users(self.roots)
+            self.roles = roles_of(self.order, kept, self.products)
+            self.settled = settled(self.order, self.roles, self.readers)
+            for node in self.order:
+                if node.op in COPIES and self.roles[node] == "view" and any(map(self._only_for_one, node.inputs)):
+                    self.roles[node] = "pointwise"  # a kernel may compute what it copies
+        else:
+            self.roots, self.demanded, self.order = before.roots, before.demanded, before.order
+            self.readers, self.roles, self.settled = before.readers, before.roles, before.settled
         self.joined = joining(self.order, self.roles, self.readers, self.demanded, self.products, apart)
         self.stored = set(stored)
         self.in_memory = self._in_memory(self.stored)

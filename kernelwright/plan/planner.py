@@ -133,9 +133,9 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
     stored = set(lowered.stored)
     apart: set[Node] = set()
     known: dict[Hashable, _Compiled] = {}
-    rounds = 0
+    rounds, grouping = 0, None
     while True:
-        grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors)
+        grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors, grouping)
         loops: dict[Group, _Compiled] = {}
         wanted: set[Node] = set()
         changed: set[Node] = set()
