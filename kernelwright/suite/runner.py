@@ -22,6 +22,8 @@ from kernelwright.suite.jobs import Job, find_jobs, longest_first
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, VERIFIED, Results
 from kernelwright.suite.scheduler import Scheduler
+from kernelwright.suite.scores import score_problem
+from kernelwright.timing.baselines import EAGER
 
 PAGE = "page.html"
 #: Exit status of a suite in which not every problem is verified.
@@ -145,10 +147,11 @@ class _Report:
 def _summary(record: Mapping[str, Any]) -> str:
     if record["state"] != VERIFIED:
         return f"{record['state']} {(record['error'] or {}).get('code', '')}".rstrip()
-    modes = (record["result"] or {}).get("modes") or [{}]
-    ratios = (modes[0].get("timing") or {}).get("ratios", {})
-    speeds = [f"{ratio['value']:.3g}x as fast as {name}" for name, ratio in ratios.items()]
-    return ", ".join([VERIFIED, f"{modes[0].get('replaced', 0)}/{modes[0].get('operators', 0)} replaced", *speeds])
+    score = score_problem(record)
+    # A file that is PyTorch's has eager's time, also where programs with kernels were timed and given up.
+    speeds = [f"{speed.value:.3g}x as fast as {name}" for name, speed in score.speeds.items()
+              if score.replaced or name != EAGER]
+    return ", ".join([VERIFIED, f"{score.replaced}/{score.operators} replaced", *speeds])
 
 
 def _ray() -> Callable[..., None]:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from kernelwright.suite.chart import speed_chart
 from kernelwright.suite.page import render_page
+from kernelwright.suite.runner import _summary
 from kernelwright.suite.scores import score_groups, score_problem, score_problems
 from kernelwright.suite.sets import best_baseline, parse_set, sets_table
 from kernelwright.suite.table import markdown_table, render_table
@@ -267,3 +268,11 @@ def test_sets_of_problems():
 def test_sets_that_say_nothing(text):
     with pytest.raises(ValueError, match="NAME=LEVEL"):
         parse_set(text)
+
+
+def test_the_line_of_a_problem_tells_what_its_file_takes():
+    """A file that is PyTorch's has eager's time, whatever programs took that were given up."""
+    kept = mode(timing(eager=2e-3, ours=1e-3))
+    given_up = mode(timing(eager=1e-3, compiled=5e-4, ours=2e-3), kernels=False)
+    assert _summary(record("a/1", kept)).endswith(" replaced, 2x as fast as eager")
+    assert _summary(record("a/1", given_up)).endswith(" replaced, 0.5x as fast as torch.compile")
