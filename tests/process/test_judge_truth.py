@@ -34,6 +34,27 @@ def get_inputs():
 def get_init_inputs():
     return []
 """,
+    # Masks of speech models are drawn so.
+    "masks": """
+import random
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * torch.from_numpy(np.random.rand(*x.shape) < 0.5) + random.random()
+
+
+def get_inputs():
+    return [torch.randn(16, 32)]
+
+
+def get_init_inputs():
+    return []
+""",
     # What it divides by is as small as its numbers are wide.
     "type": """
 import torch
@@ -63,6 +84,8 @@ CANDIDATES = {
                      "OK", ""),
     "fast, slow": ("fast", "return self.encoder(x, src_key_padding_mask=padded).sum(1)",
                    "return self.slow(x, padded).sum(1)", "WRONG-NUMERIC", "not what PyTorch gives for the model"),
+    "masks, twin": ("masks", "", "", "OK", ""),
+    "masks, others": ("masks", "np.random.rand(*x.shape)", "np.random.rand(2, *x.shape)[1]", "WRONG-NUMERIC", ""),
     "type, twin": ("type", "", "", "OK", ""),
     "type, honest": ("type", "/ (x.sum(1, keepdim=True) * 0 + 2.0**-x.element_size())",
                      "* (x.sum(1, keepdim=True) * 0 + 2.0**4)", "OK", ""),

@@ -222,6 +222,7 @@ class Session:
         used = sorted({payload["tensors"][number]["storage"] for number in numbers})
         if payload["random"]:
             self.place.set_random_state([tensors[number].clone() for number in payload["random"]])
+            self.place.seed_others(payload["seed"])
         own = [storages[number] for number in used]
         self.input_memory = own if payload.get("keep_inputs") else []
         return list(arguments), own

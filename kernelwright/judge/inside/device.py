@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import random
+import sys
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ _current_stream, _set_stream = torch.cuda.current_stream, torch.cuda.set_stream
 _allocated, _reserved = torch.cuda.memory_allocated, torch.cuda.memory_reserved
 _memory_of = torch.cuda.mem_get_info
 _get_rng, _set_rng = torch.get_rng_state, torch.set_rng_state
+_seed_python = random.seed
 _get_cuda_rng, _set_cuda_rng = torch.cuda.get_rng_state, torch.cuda.set_rng_state
 
 
@@ -57,6 +60,12 @@ class Device:
         _set_rng(states[0])
         if self.cuda and len(states) > 1:
             _set_cuda_rng(states[1], self.device)
+
+    def seed_others(self, seed: int) -> None:
+        """Seed random and, if loaded, numpy as the judge's own process did before the model's call."""
+        _seed_python(seed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(seed % 2**32)
 
     def last_error(self) -> str | None:
         """The error that a launch left behind and nobody read, by name; it is cleared. None where there is none.

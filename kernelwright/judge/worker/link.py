@@ -188,6 +188,7 @@ class Link:
         flags = [gradients and t.requires_grad for t in tensors_of(list(arguments))]
         payload["state"] = self.mirror.changed(packer)
         payload["random"] = [packer.add(state) for state in self._random_state()]
+        payload["seed"] = torch.initial_seed()  # from which a trial seeds the generators that are not PyTorch's
         own = sum(storage.nbytes() for storage in packer.storages)
         limit = self.limit(own)
         self._reserve(limit, own + self.mirror.bytes() + ALIGNMENT * 8 * len(packer.storages),
