@@ -40,9 +40,9 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
     return {path: module.training for path, module in model.named_modules()}
 
 
-def classes_of(model: nn.Module) -> dict[str, type]:
-    """The class of each submodule, by path."""
-    return {path: type(module) for path, module in model.named_modules() if path}
+def classes_of(model: nn.Module) -> dict[str, str]:
+    """The name of each submodule's class, by path: an emitted file has classes of its own of the same names."""
+    return {path: type(module).__qualname__ for path, module in model.named_modules() if path}
 
 
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:

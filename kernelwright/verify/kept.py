@@ -60,7 +60,7 @@ class Kept:
     without_double: str = ""
     original: State | None = None
     narrowings: frozenset[int] | None = None
-    classes: dict[str, type] | None = None
+    classes: dict[str, str] | None = None
     """`classes_of` the model, when it was made and after the trials of each candidate."""
     rebuilt: bool = False
     """Whether calls have changed these: some models build parts of themselves in their first call."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kernelwright
+from kernelwright import programs
 from kernelwright.capture.export import capture
 from kernelwright.capture.values import BuildsParts
 from kernelwright.problem import load_problem
@@ -95,3 +96,12 @@ def test_every_candidate_makes_the_first_call_that_the_model_has_made(problem):
                         kept=kept)
         assert found.passed and found.deterministic, found.why
     assert kept.rebuilt
+
+
+def test_a_candidate_of_a_file_with_classes_of_its_own_is_not_called_before_it_is_tried(monkeypatch, problem):
+    calls = []
+    monkeypatch.setattr(programs, "after_first_call", lambda *given: calls.append(given))
+    path = problem.path.with_name("plain.py")
+    path.write_text(MODEL.replace('self.kind = "narrow"', 'self.kind = "wide"').replace("Narrow(24)", "Wide(24)"))
+    result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", contractions="library")
+    assert result.certificate.passed and "class Narrow" in result.source and not calls
