@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelwright.ir.node import Node
+from kernelwright.plan.compile.buffers import InputBuffers
 from kernelwright.plan.compile.loops import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Reduced
 from kernelwright.plan.groups import Group
@@ -70,7 +71,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
 
     full: Position = tuple(along(a) for a in range(len(group.domain)))
     still = [full[a] for a in range(len(group.domain)) if a != axis and group.domain[a] != 1]
-    inputs: list[Node] = []
+    inputs = InputBuffers(group.nodes, stored)
     own = {n: Reduced(0, int(n.op in ("argmax", "argmin"))) for n in group.nodes if n.op in _OWN}
 
     def resolve(node: Node, position: Position) -> Expression | None:
@@ -80,15 +81,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             raise Apart(target[-1])  # places are integers: read from memory
         return own[node]
 
-    def buffer(node: Node) -> int | None:
-        if node in group.nodes or not stored(node):
-            return None
-        if node not in inputs:
-            inputs.append(node)
-        return inputs.index(node)
-
     compute, strict = arithmetic(group, stored)
-    puller = Puller((*outer, group.domain[axis]), resolve, buffer, compute, strict, settled=group.settled)
+    puller = Puller((*outer, group.domain[axis]), resolve, inputs, compute, strict, settled=group.settled)
     expression = puller.pull(first.inputs[0], full)
     values: dict[Node, Expression] = dict(own)
     places: dict[Node, Index] = {}
@@ -100,7 +94,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             values[node] = puller.pull(node, position)
         flat = linear(position, node.shape, count)
         places[node] = Index(flat.coefficients, flat.constant)
-    return ExtremumLoop(group, outer, group.domain[axis], expression, values, places, tuple(inputs), compute)
+    return ExtremumLoop(group, outer, group.domain[axis], expression, values, places, inputs.nodes, compute)
 
 
 _OWN = ("argmax", "argmin", "amax", "amin")

@@ -9,6 +9,7 @@ from math import prod
 from kernelwright.algebra.build import MOMENTS, REDUCTIONS
 from kernelwright.ir.node import Node
 from kernelwright.ir.scalar import INTEGERS
+from kernelwright.plan.compile.buffers import InputBuffers
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group, base, wide
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
@@ -101,7 +102,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
     full: Position = tuple(axis_position(a) for a in range(len(group.domain)))
     outer = [full[a] for a in range(len(group.domain)) if a not in group.axes and group.domain[a] != 1]
     own = {n: i for i, n in enumerate(n for n in group.nodes if n.op in REDUCTIONS)}
-    inputs: list[Node] = []
+    inputs = InputBuffers(group.nodes, stored)
     reductions: list[Reduction] = []
     meaning: dict[Node, Expression] = {}
     target: list[Node] = []
@@ -113,15 +114,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             raise Apart(target[-1])
         return meaning[node]
 
-    def buffer(node: Node) -> int | None:
-        if node in group.nodes or not stored(node):
-            return None
-        if node not in inputs:
-            inputs.append(node)
-        return inputs.index(node)
-
     compute, strict = arithmetic(group, stored)
-    puller = Puller(sizes, resolve, buffer, compute, strict, settled=group.settled)
+    puller = Puller(sizes, resolve, inputs, compute, strict, settled=group.settled)
     for node in own:
         target.append(node)
         try:
@@ -162,7 +156,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         places[node] = (Index(flat.coefficients, flat.constant), in_row)
         if in_row and prod(sizes[count - rows:]) > _CROSSED_ROW and _crosses(places[node][0], values[node]):
             raise Apart(node)
-    return Loop(group, sizes[:count - rows], sizes[count - rows:], tuple(reductions), values, places, tuple(inputs),
+    return Loop(group, sizes[:count - rows], sizes[count - rows:], tuple(reductions), values, places, inputs.nodes,
                 compute)
 
 

@@ -8,6 +8,7 @@ from math import prod
 
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.scans import SCANS
+from kernelwright.plan.compile.buffers import InputBuffers
 from kernelwright.plan.compile.loops import Apart, arithmetic
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, replaced, walk
 from kernelwright.plan.groups import Group
@@ -75,7 +76,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         return result
 
     full: Position = tuple(along(a) for a in range(len(group.domain)))
-    inputs: list[Node] = []
+    inputs = InputBuffers(group.nodes, stored)
 
     def resolve(node: Node, position: Position) -> Expression | None:
         if node is not scan:
@@ -84,15 +85,8 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             raise Apart(target[-1])
         return Reduced(0)
 
-    def buffer(node: Node) -> int | None:
-        if node in group.nodes or not stored(node):
-            return None
-        if node not in inputs:
-            inputs.append(node)
-        return inputs.index(node)
-
     compute, strict = arithmetic(group, stored)
-    puller = Puller((*outer, length), resolve, buffer, compute, strict, settled=group.settled)
+    puller = Puller((*outer, length), resolve, inputs, compute, strict, settled=group.settled)
     expression = puller.pull(scan.inputs[0], full)
     values: dict[Node, Expression] = {scan: Reduced(0)}
     for node in group.nodes[1:]:
@@ -103,7 +97,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
             raise Apart(node) from problem
         values[node] = puller.pull(node, position)
     flat = linear(full, group.domain, count)
-    return ScanLoop(group, outer, expression, values, Index(flat.coefficients, flat.constant), tuple(inputs), compute)
+    return ScanLoop(group, outer, expression, values, Index(flat.coefficients, flat.constant), inputs.nodes, compute)
 
 
 def _merged(kernel: Scan) -> Scan:
