@@ -196,7 +196,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(verified, "_certified", certified)
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     for module in (selection, verified):
-        monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())
+        monkeypatch.setattr(module, "new_model", lambda *_: nn.Sequential(nn.Linear(6, 5), nn.Tanh()))
     problem = SimpleNamespace(device=torch.device("cpu"), class_name="Model", source=None)
     rest = ([], "cuda", H200, Settings(), Stages(Progress()))
     _, (result,), *_ = selection.select(problem, [mode], *rest)
