@@ -97,7 +97,7 @@ class Truths:
                 kept.take_model(holder)
                 if kept.double is not None:
                     in_mode_of(kept.double, mode.model)
-            else:
+            else:  # it is in neither mode as it would be if it were made there
                 holder.model = holder.double = None
         return kept
 

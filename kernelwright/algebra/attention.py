@@ -23,7 +23,8 @@ _known: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 @rule("attention under a known mask", "opaque",
       law="attention(q, k, v, mask) = attention(q, k, v), or its causal form, where the mask is true everywhere, or on "
           "and below the diagonal",
-      condition="the mask depends on no input; it is square where it is causal; nothing is dropped out",
+      condition="the mask depends on no input, and widens no axis of the result; it is square where it is causal; "
+                "nothing is dropped out",
       exactness=Exactness.FINITE)
 def known_mask(node: Node, context: Context) -> Node | None:
     """Libraries skip what a causal form hides, and compute it, and read the mask, where that says the same. Models that
@@ -33,7 +34,9 @@ def known_mask(node: Node, context: Context) -> Node | None:
     *operands, given, dropped, is_causal = node["template"][:6]
     if not isinstance(given, tuple) or given in operands or is_causal or dropped:
         return None
-    mask = node.inputs[given[1]]
+    mask, query = node.inputs[given[1]], node.inputs[operands[0][1]]
+    if node.shape[:-2] != query.shape[:-2]:  # a mask of more entries than there are queries
+        return None
     if mask not in _known:
         _known[mask] = _kind_of(mask)
     if _known[mask] == _OTHER:
@@ -50,7 +53,10 @@ def _kind_of(mask: Node) -> str:
     below = list(walk([mask]))
     if len(below) > _MOST_NODES or not all(map(_is_fixed, below)) or mask.rank < 2:
         return _OTHER
-    (value,) = evaluate([mask], {}, device=torch.device("cpu"))
+    try:
+        (value,) = evaluate([mask], {}, device=torch.device("cpu"))
+    except Exception:  # an operator that the processor has not: the mask is as good as any other one
+        return _OTHER
     if value.dtype is not torch.bool:  # what is added to scores
         hidden = torch.isneginf(value)
         if not bool((hidden | (value == 0)).all()):

@@ -37,9 +37,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def seed_others(seed: int) -> None:
-    """Seed random and, if loaded, numpy, from which transformers' models draw masks."""
+    """Seed random and, if loaded, numpy: speech models draw masks from it. Nobody draws from what is not loaded."""
     random.seed(seed)
-    # numpy is not a dependency: only models that import it can draw from it.
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % 2**32)
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelwright.algebra import attention
 from kernelwright.algebra.engine import rewrite
+from kernelwright.algebra.rule import Context
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.node import make
@@ -91,6 +92,24 @@ def test_not_where_numbers_are_drawn() -> None:
 
 def test_what_is_large_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_MOST_ELEMENTS", LENGTH * LENGTH)
+    assert "attention under a known mask" not in applied(Attends(of_places).eval())[0]
+
+
+def test_a_mask_of_more_entries_than_there_are_queries_widens_the_result() -> None:
+    q = leaf("q", 1, 3, LENGTH, 4)
+    mask = make("literal", value=True, shape=(2, 1, LENGTH, LENGTH), dtype="bool")
+    template = (*(("input", 0),) * 3, ("input", 1), 0.0, False)
+    for entries, holds in ((2, False), (1, True)):
+        node = make("opaque", q, mask, target="aten.scaled_dot_product_attention.default", template=template,
+                    keywords=(), shape=(entries, 3, LENGTH, 4), dtype="float32", types=None, serial=-1)
+        assert (attention.known_mask.rewrite(node, Context(frozenset())) is not None) == holds
+
+
+def test_what_cannot_be_evaluated_is_another_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise NotImplementedError("no kernel for the CPU")
+
+    monkeypatch.setattr(attention, "evaluate", lacking)
     assert "attention under a known mask" not in applied(Attends(of_places).eval())[0]
 
 
