@@ -17,7 +17,7 @@ import torch
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import build_text
-from kernelwright.processors import processors
+from kernelwright.processors import share_of_processors
 
 #: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python
 #: at once (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
@@ -32,7 +32,7 @@ _SHARED = 3
 
 def spare_processors() -> int:
     """Those that may compile ahead while something else goes on; none of few."""
-    return processors() // _SHARED
+    return share_of_processors() // _SHARED
 
 
 def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
@@ -46,7 +46,7 @@ def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -
         except BuildFailed as failure:
             return failure
 
-    workers = max(1, min(len(sources), processors()))
+    workers = max(1, min(len(sources), share_of_processors()))
     with _architecture(target), ThreadPoolExecutor(workers) as pool:
         return list(pool.map(build, sources, names))
 

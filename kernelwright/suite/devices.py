@@ -9,7 +9,7 @@ import sys
 
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import NoCudaDevice
-from kernelwright.processors import processors
+from kernelwright.processors import SHARE, processors
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.worker_process import PACKAGE_PARENT
@@ -55,7 +55,8 @@ def share_cores(options: SuiteOptions, queues: list[DeviceQueue], per_device: in
     share = str(max(1, processors() // ((devices or len(queues)) * per_device)))
     for queue in queues:
         if not queue.stops_groups:
-            names = ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS")[:2 if options.settings.threads is None else 1]
+            names = (SHARE, "TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS")[:3 if options.settings.threads is None
+                                                                                else 2]
             queue.environment |= {name: share for name in names if name not in os.environ}
 
 

@@ -16,7 +16,7 @@ import torch
 from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.ir.node import Node
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.processors import processors
+from kernelwright.processors import share_of_processors
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.tune.budget import Budget
@@ -100,7 +100,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
 def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
     """The seconds that compiling the first forms of cases side by side takes, each as long as the longest so far."""
     texts = sum(len(case.rounding or case.forms) for case in cases)
-    return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / processors())
+    return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / share_of_processors())
 
 
 def _of_those(case: Case, there: Collection[str]) -> Case:

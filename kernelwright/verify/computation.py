@@ -11,7 +11,10 @@ rounding, is not accused, and a different formula, which no rounding leads to, i
 rounded values) may differ from float64's where they differ in one of these calls, and in few other places. TF32 is
 rounding: on a device that uses it the model is called without it here, and what one rounding to it moves is explained,
 too, as a library may lose more than float32 does where nobody asked it for less. Where a few calls do not explain a
-difference, more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only.
+difference, more are made (`MOST_DRAWS`), as what lies on the edge of a jump moves in every second one only. And as
+results that jump do not move `MULTIPLE` times as far where rounding is so many times as large, but more of them do, few
+elements may be off by what such calls move these very elements (`without_moved`): a ReLU makes a zero, a sign the
+other one, of what is left of terms that cancel, which no error in another element tells.
 
 What a type cannot hold is no other computation, either: errors near the smallest normal number count as what rounding
 moves, and places where eager is infinite or NaN and float64 is not are left out, unless float64 is so, too, on the
@@ -50,6 +53,8 @@ LARGEST_FACTOR = 128.0
 MOST_DRAWS = 24
 #: Share of whole numbers that may differ although no draw moved them: places among what float32 rounds to equal values.
 FEW = 0.25
+#: Elements that may be off by what larger rounding moves them: so many, or this share.
+_FEW_ELEMENTS, _SHARE_OF_ELEMENTS = 8, 0.01
 _TOLERANCE = Tolerance(multiple=MULTIPLE, nonfinite="position")
 
 
@@ -160,6 +165,31 @@ def _whole_numbers(path: str, eager: torch.Tensor, reference: torch.Tensor, stil
 
 def _same(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return plain_tensor(left) == plain_tensor(right)
+
+
+def without_moved(eager: Any, reference: Any, draw: Any) -> Any:
+    """``eager`` with the elements of ``reference`` in place of those that are no farther from these than ``draw`` is
+    from eager's, where few are off. draw: eager's outputs under rounding `MULTIPLE` times as large. None where none are
+    off, or not few."""
+    exact, others = flatten(reference), flatten(draw)
+    few: list[bool] = []
+
+    def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
+        right, other = exact.get(path), others.get(path)
+        if not isinstance(right, torch.Tensor) or not isinstance(other, torch.Tensor) \
+                or not right.shape == other.shape == value.shape or not value.dtype.is_floating_point:
+            return value
+        limits = _TOLERANCE.for_dtype(value.dtype)
+        error = (value - right.to(value)).abs()
+        off = error > limits.atol + limits.rtol * right.abs().to(value)
+        count = int(off.sum())
+        if not 0 < count <= max(_FEW_ELEMENTS, _SHARE_OF_ELEMENTS * value.numel()):
+            return value
+        few.append(True)
+        return torch.where(off & (error <= (other - value).abs()), right.to(value), value).detach()
+
+    result = map_paths(eager, replaced)
+    return result if few else None
 
 
 def nonfinite(eager: Any, reference: Any) -> int:

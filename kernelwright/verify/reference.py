@@ -14,7 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.verify.compare import compare
-from kernelwright.verify.computation import MOST_DRAWS, MULTIPLE, Spread, nonfinite, unexplained, without_lost
+from kernelwright.verify.computation import (
+    MOST_DRAWS,
+    MULTIPLE,
+    Spread,
+    nonfinite,
+    unexplained,
+    without_lost,
+    without_moved,
+)
 from kernelwright.verify.distributions import squares_leave_range
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.kept import ByModel, Kept
@@ -138,7 +146,7 @@ class _Run:
         if rounded is not None and not unexplained(expected, rounded.outputs, spread):
             return found._replace(words=RANGE, lost=True) if rounded.lost else found
         left = self._left(expected, found.outputs, spread, DRAWS if self.kept.separate else MOST_DRAWS)
-        if not left:
+        if not left or not self._left_far(expected, found.outputs, spread, left):
             return self._in_range(expected, found)
         if self.entries is not None and not unexplained(self._alone(), found.outputs, spread):
             return found
@@ -248,6 +256,18 @@ class _Run:
                                              self.recording)):
             spread.add(expected, draw, self.part)
         return spread
+
+    def _left_far(self, expected: Any, found: Any, spread: Spread, left: str) -> str:
+        """What is left of ``left`` where few elements may be off by what rounding `MULTIPLE` times as large moves them,
+        in calls until that explains all, or there are `MOST_DRAWS`, as far as memory does for them."""
+        numbers = range(DRAWS if self.kept.separate else MOST_DRAWS)
+        with without_tf32(), closing(drawn(self.eager, self.model.inputs, self.model.before, self.seed, numbers,
+                                           self.recording, share=MULTIPLE)) as draws:
+            for draw in while_memory_lasts(draws):
+                expected = without_moved(expected, found, self.part(draw.outputs))
+                if expected is None or not (left := unexplained(expected, found, spread)):
+                    break
+        return left
 
     def _left(self, expected: Any, found: Any, spread: Spread, most: int) -> str:
         """What `unexplained` says of eager's ``expected`` and ``found`` with draws added to ``spread`` until they

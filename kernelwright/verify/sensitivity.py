@@ -106,18 +106,20 @@ class Draw:
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
-          recording: bool = False, sums: float = 0.0, inexact: bool = False) -> Generator[Draw, None, None]:
+          recording: bool = False, sums: float = 0.0, inexact: bool = False, share: float = 1.0
+          ) -> Generator[Draw, None, None]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
 
-    sums: that of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which inputs
-    are not, and labels never. Calls that fail are left out. Its state is as it was when all are over. Raises what says
-    that memory is lacking.
+    sums, share: those of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which
+    inputs are not, and labels never. Calls that fail are left out. Its state is as it was when all are over. Raises
+    what says that memory is lacking.
     """
     after = State.of(eager, parameters=False)
     try:
         for number in numbers:
             before.apply(eager)
-            rounding = RoundingOfInexact(seed + number) if inexact else Rounding(seed + number, sums=sums)
+            rounding = RoundingOfInexact(seed + number) if inexact else Rounding(
+                seed + number, share=share, sums=sums)
             given = list(inputs) if inexact else map_tensors(list(inputs), rounding.input_off)
             arguments = clone_tensors(given)
             seed_all(seed)

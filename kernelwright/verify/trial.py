@@ -346,8 +346,8 @@ class Bench:
                 calls.notes.append(WIDENED)
         if may_be_chosen(*found) and not self.unchanged:
             others = decided_otherwise(self.eager, inputs, model.before, plan.seed, self.recording)
-            own = with_choices_of(own, right, [part(o) for o in others], tolerance)
-            all_own = with_choices_of(all_own, full, others, tolerance)
+            own = with_choices_of(own, right, [part(o) for o in others], tolerance, found[0])
+            all_own = with_choices_of(all_own, full, others, tolerance, found[1] or found[0])
             again = compared(Moved())
             if may_be_rounding(tolerance, *again):
                 again = compared(move(self.eager, inputs, model.before, plan.seed, right,

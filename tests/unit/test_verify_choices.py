@@ -109,3 +109,29 @@ def test_equal_rows_of_a_product_may_differ():
 def test_what_it_does_not_decide_may_not(model, wrong, inputs):
     assert not judged(model, wrong, inputs).passed
     assert judged(model, model, inputs).passed
+
+
+def cancelling(seed: int) -> list[torch.Tensor]:
+    """Rows of terms of both signs, from 1 to 2**30: what is left of some of them is all rounding."""
+    made = torch.Generator().manual_seed(seed)
+    size = torch.rand(16384, 48, generator=made).mul_(30).exp2_()
+    return [size.mul_(torch.rand(size.shape, generator=made).sub_(0.5).sign_())]
+
+
+@pytest.mark.parametrize("after", [
+    torch.relu, torch.nn.functional.leaky_relu, torch.nn.functional.hardswish, torch.tanh, torch.sign,
+    lambda total: total.clamp(-1, 1)])
+def test_what_is_left_of_terms_that_cancel_is_rounding(after):
+    """No error of another row tells by how much, nor whether eager and float64 are on one side of zero."""
+    trials = tuple(TrialPlan(seed, "as given", False) for seed in range(24))
+
+    def found(candidate: Callable[..., object]) -> Certificate:
+        plan = Plan(trials=trials, repeats=0, poison=False)
+        return certify(lambda: Given(lambda x: after(x.sum(1))), lambda: Given(candidate), cancelling, plan=plan)
+
+    right = found(lambda x: after(by_chunks(x)))
+    assert right.passed, right.why
+    # Not what is far from all that rounding gives, in one row of them all; nor in all rows a little.
+    alone = torch.zeros(16384).index_fill_(0, torch.tensor([77]), 1.0)
+    assert not found(lambda x: after(by_chunks(x) - alone * 2.0**36)).passed
+    assert not found(lambda x: after(by_chunks(x)) * 1.0001).passed

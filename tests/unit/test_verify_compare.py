@@ -309,7 +309,7 @@ def test_parts_that_are_attributes_too_are_met_once() -> None:
     assert torch.equal(copied[0]["inner"][0].y, torch.tensor([2.0, 3.0])) and copied[1].item() == 6.0
     signs = with_signs_of(own, eager, [own])
     assert torch.signbit(signs[0].x).tolist() == [True, True, False] and torch.equal(signs[1], eager[1])
-    chosen = with_choices_of(own, eager, [own], Tolerance())
+    chosen = with_choices_of(own, eager, [own], Tolerance(), compare(own, eager, eager))
     assert chosen[0]["inner"][0]["y"].tolist() == [1.0, 2.0] and chosen[1].item() == 5.0
     lost = [Named(x=torch.tensor([torch.inf, 1.0, 3.0]), inner=[Named(y=torch.tensor([1.0, 2.0]))]),
             torch.tensor([5.0])]

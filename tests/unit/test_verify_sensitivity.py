@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.verify import certify, sensitivity
+from kernelwright.verify import certify, choices, sensitivity
 from kernelwright.verify.certificate import Certificate, Plan
 from kernelwright.verify.compare import compare
 from kernelwright.verify.gradients import check_gradients
@@ -170,6 +170,7 @@ def test_rounding_that_is_amplified_is_no_fault(make, inputs, right, wrong, monk
     assert 0 < len(widened) < len(found.trials)
     assert not certificate(make, lambda: make(**wrong), inputs).passed
     monkeypatch.setattr(sensitivity, "DRAWS", 0)
+    monkeypatch.setattr(choices, "CALLS", 0)
     assert not certificate(make, lambda: make(**right), inputs).passed
 
 
