@@ -8,6 +8,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: b
     ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status.
     """
     progress = make_progress(quiet)
+    progress.started = time.perf_counter()
     try:
         try:
             with _nothing_on_stdout():

@@ -47,8 +47,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
     Raises KernelwrightError for what the user can mend; then nothing is written.
     """
     settings = replace(settings or Settings(), **options) if options else settings or Settings()
-    stages = Stages(progress or Progress(), budget_of(settings.effort, settings.budget,
-                                                      baselines=settings.baselines))
+    progress = progress or Progress()
+    spent = progress.seconds_before()
+    stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent))
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)

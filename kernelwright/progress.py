@@ -20,10 +20,17 @@ class Progress:
     """Silent progress, and the protocol of all others.
 
     The pipeline wraps each stage in :meth:`stage` and gives details with :meth:`say`. Neither may fail. ``left``: how
-    many seconds of the run's budget are left, where it has one.
+    many seconds of the run's budget are left, where it has one. ``started``: by `time.perf_counter`, when a command
+    began whose first run is still to come.
     """
 
     left: Callable[[], float] | None = None
+    started: float | None = None
+
+    def seconds_before(self) -> float:
+        """The seconds that a command took until its first run began, such as for imports; 0 of its others."""
+        started, self.started = self.started, None
+        return 0.0 if started is None else time.perf_counter() - started
 
     def remaining(self) -> str:
         """``12 s left`` of the budget, or "" where there is none."""
@@ -46,7 +53,7 @@ class LineProgress(Progress):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream if stream is not None else sys.stderr
-        self.started = time.perf_counter()
+        self.began = time.perf_counter()
         self.names: list[str] = []
 
     @contextmanager
@@ -65,7 +72,7 @@ class LineProgress(Progress):
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a closed pipe or stream must not end the work
-            times = f"{time.perf_counter() - self.started:7.1f} s", self.remaining()
+            times = f"{time.perf_counter() - self.began:7.1f} s", self.remaining()
             print(f"[{', '.join(filter(None, times))}] {text}", file=self.stream, flush=True)
 
 

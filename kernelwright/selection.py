@@ -61,7 +61,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
     known = tuning.first(planned)
-    tuning.build_ahead(known)
+    tuning.build_ahead(planned)
     began = clock()
     try:
         modes, text, emitted, certificates = first = certified(known, brief=budget.measures)

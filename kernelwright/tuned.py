@@ -302,8 +302,8 @@ class Tuning:
 
 def _kept_anyway(mode: ModeProgram) -> dict[Node, str]:
     """The operators that stay torch calls whatever becomes of contractions: one that would have been a kernel all alone
-    may fuse with a contraction."""
-    return {n: reason for n, reason in mode.plan.kept.items() if reason != ALONE}
+    may fuse with a contraction, and one that there was no time to measure may still be one."""
+    return {n: reason for n, reason in mode.plan.kept.items() if reason not in (ALONE, contractions.LATE)}
 
 
 def _picked(values: Callable[[ModeProgram], dict[str, torch.Tensor]], modes: list[ModeProgram], place: int

@@ -27,12 +27,15 @@ LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
 
 
 #: Of so many processors one compiles ahead.
-_SHARED = 3
+_SHARED = 2
+#: Fewer leave none for it.
+_FEWEST = 3
 
 
 def spare_processors() -> int:
     """Those that may compile ahead while something else goes on; none of few."""
-    return share_of_processors() // _SHARED
+    count = share_of_processors()
+    return count // _SHARED if count >= _FEWEST else 0
 
 
 def build_libraries(sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
@@ -91,7 +94,7 @@ class BuiltAhead:
     asked for them. What does not compile is no matter here.
 
     sources, names: as :func:`build_libraries` takes them, in the order in which they are wanted. workers: how many are
-    compiled at a time; by default a third of the processors, as the others have what goes on, and none of few.
+    compiled at a time; by default half of the processors, as the others have what goes on, and none of few.
     """
 
     def __init__(self, sources: Sequence[str], target: str, names: Sequence[str], workers: int | None = None) -> None:

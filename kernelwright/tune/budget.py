@@ -24,7 +24,7 @@ _CONTRACTIONS = {"quick": (0.07, 8, 32), "normal": (0.07, 8, 64), "thorough": (0
 
 @dataclass(slots=True)
 class Budget:
-    """A deadline, and shares of what is left until then. Made once for a run; its clock starts then.
+    """A deadline, and shares of what is left until then. Made once for a run; its clock starts then, or before.
 
     seconds: of the run without compiled baselines, for which kept_seconds are added when `baselines_begin`. measures:
     whether anything is timed; without it every kernel that is right stays.
@@ -67,16 +67,16 @@ class Budget:
         self.coming.difference_update(stages)
 
 
-def budget_of(effort: str, seconds: float | None = None, *, baselines: str = "compile") -> Budget:
-    """The budget of a run that begins now. seconds: what was asked for; None leaves it to the effort. baselines: the
-    setting of that name, which says whether models are compiled by others, too."""
+def budget_of(effort: str, seconds: float | None = None, *, baselines: str = "compile", spent: float = 0.0) -> Budget:
+    """The budget of a run that began ``spent`` seconds ago. seconds: what was asked for; None leaves it to the effort.
+    baselines: the setting of that name, which says whether models are compiled by others, too."""
     compiled = baselines != "none"
     whole = SECONDS[effort][compiled] if seconds is None else seconds
     kept = _KEPT[effort] * whole if compiled else 0.0
     if baselines == "all" and seconds is None:
         whole, kept = whole + _ALL_SECONDS, kept + _ALL_SECONDS
     share, forms, kernels = _CONTRACTIONS[effort]
-    budget = Budget(whole - kept, True, kept, share * (whole - kept), forms, kernels)
+    budget = Budget(whole - kept, True, kept, share * (whole - kept), forms, kernels, begun=clock() - spent)
     if not compiled:
         budget.done("baselines")
     return budget

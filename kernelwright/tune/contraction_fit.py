@@ -37,6 +37,8 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
     of pass 2 alone. ``plan_of`` makes the plan of choices.
     """
     chosen = dict(chosen)
+    if not chosen:
+        return chosen
     known: dict[Contraction, bool] = {}
 
     def fits(kernel: Contraction) -> bool:

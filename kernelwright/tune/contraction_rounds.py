@@ -40,9 +40,8 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     its turn comes, and one without forms is none that could run. A case is tried in the
     forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
-    there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: of a model
-    of many contractions these alone are tried where there is no time to compile the forms of a round, and what comes of
-    them is not kept.
+    there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: these
+    alone are tried where there is no time to compile the forms of a round, and what comes of them is not kept.
     """
     there = there or {}
     ends = clock() + seconds
@@ -55,7 +54,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     while keys and ends - clock() > longest:
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
-        if ends < inf and len(cases) > _TOGETHER and ends - begun < _compiling((cases[key] for key in now), there):
+        if ends - begun < _compiling((cases[key] for key in now), there):
             partly = {key for key in now if cases[key].forms}
             now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
         for key in now:
@@ -98,8 +97,9 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
 
 
 def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
-    """The seconds that compiling the first forms of cases side by side takes, each as long as the longest so far."""
-    texts = sum(len(case.rounding or case.forms) for case in cases)
+    """The seconds that compiling the first forms of cases side by side takes, each as long as the longest so far, but
+    for those that are there."""
+    texts = sum(launcher_name(case, form) not in there for case in cases for form in case.rounding or case.forms)
     return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / share_of_processors())
 
 
@@ -112,14 +112,19 @@ def _of_those(case: Case, there: Collection[str]) -> Case:
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, build_all: Build, *, strict: bool, seconds: float, ends: float
            ) -> Iterator[tuple[str, Measured | None]]:
-    """Build cases and try them out, ``seconds`` for each; None of those for which no time was left. others: those that
-    have other forms if none is accurate."""
+    """Build cases and try them out, at most ``seconds`` each; None of those for which no time was left, as the longest
+    one before took. others: those that have other forms if none is accurate."""
     if not cases:
         return
     with without_device():
         compiled = build(list(cases.values()), build_all)
+    longest = 0.0
     with locked_device(), without_collector():
         for (key, case), (built, failures) in zip(cases.items(), compiled, strict=True):
+            begun = clock()
+            if longest and ends - begun < longest:
+                yield key, None
+                continue
             try:
                 found = try_out(case, key, built, failures, own, device, row, strict=strict, budget_seconds=seconds,
                                 final=key not in others, ends=ends)
@@ -129,6 +134,7 @@ def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[N
                 continue
             finally:
                 _forget(device)
+                longest = max(longest, clock() - begun)
             yield key, found
 
 

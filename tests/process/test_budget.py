@@ -12,6 +12,7 @@ import kernelwright
 from kernelwright import selection, tuned, verified
 from kernelwright.culprits import Culprits
 from kernelwright.errors import InvalidOption
+from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 from kernelwright.tune import budget as budgets
 from kernelwright.tune import regions
@@ -65,10 +66,19 @@ def test_the_effort_says_how_long_unless_one_is_told(now):
     assert [budget_of(effort, baselines="all").left() for effort in efforts] == [30.0, 90.0, 675.0]
     assert [budget_of(effort, baselines="all").until_end() for effort in efforts] == [240.0, 300.0, 1080.0]
     assert budget_of("quick", 7.5).until_end() == 7.5 and budget_of("quick").begun == now[0]
+    assert budget_of("quick", spent=3.0).until_end() == 57.0
     assert budget_of("quick").coming - budget_of("quick", baselines="none").coming == {"baselines"}
     for wrong in (0, -1.0, float("inf"), float("nan"), True, "30"):
         with pytest.raises(InvalidOption, match="budget"):
             Settings(budget=wrong)
+
+
+def test_what_a_command_took_before_its_run_is_part_of_it(monkeypatch):
+    progress = Progress()
+    assert progress.seconds_before() == 0.0
+    progress.started = 5.0
+    monkeypatch.setattr("kernelwright.progress.time.perf_counter", lambda: 8.5)
+    assert (progress.seconds_before(), progress.seconds_before()) == (3.5, 0.0)
 
 
 def test_compilers_of_others_get_what_is_kept_for_them(now):

@@ -7,10 +7,18 @@ import time
 
 import pytest
 import torch
+from emitted_tools import write_problem
 
+from kernelwright import processors, tuned
 from kernelwright.build import library
-from kernelwright.build.library import BuiltAhead, build_libraries
+from kernelwright.build.library import BuiltAhead, build_libraries, spare_processors
 from kernelwright.build.module import BuildFailed
+from kernelwright.problem import load_problem
+from kernelwright.programs import Stages, understand
+from kernelwright.progress import Progress
+from kernelwright.roofline.devices import H200
+from kernelwright.settings import Settings
+from kernelwright.tune.budget import budget_of
 
 SOURCE = """
 extern "C" const char* {name}(void* const* tensors, void* stream) {{
@@ -53,7 +61,7 @@ def test_nothing_begins_after_the_end(monkeypatch):
 
 
 def test_few_processors_are_left_alone(monkeypatch):
-    monkeypatch.setattr(library, "processors", lambda: 2)
+    monkeypatch.setattr(library, "share_of_processors", lambda: 2)
     monkeypatch.setattr(library, "build_library", lambda *given: pytest.fail("it was built"))
     ahead = BuiltAhead(["a"], "cpp", ["n"])
     ahead.finish()
@@ -75,3 +83,54 @@ def test_builds_at_the_same_time_find_their_architecture(monkeypatch):
         assert library.os.environ["TORCH_CUDA_ARCH_LIST"] == "9.0a"
         second.__exit__(None, None, None)
         assert library.os.environ.get("TORCH_CUDA_ARCH_LIST", "") == before
+
+
+def test_a_share_of_the_processors_is_what_a_process_keeps_busy(monkeypatch):
+    monkeypatch.setattr(processors, "processors", lambda: 16)
+    monkeypatch.delenv(processors.SHARE, raising=False)
+    assert (processors.share_of_processors(), spare_processors()) == (16, 8)
+    for given, found in (("4", (4, 2)), ("2", (2, 0)), ("64", (16, 8)), ("0", (1, 0)), ("many", (16, 8))):
+        monkeypatch.setenv(processors.SHARE, given)
+        assert (processors.share_of_processors(), spare_processors()) == found
+
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+def get_inputs():
+    return [torch.rand(512, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_there_was_no_time_for_is_compiled_ahead(tmp_path, monkeypatch):
+    """Contractions that no earlier run measured are those of the plan in which there was no time for them, too."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuned, "spare_processors", lambda: 4)
+    texts: list[list[str]] = []
+    monkeypatch.setattr(tuned, "BuiltAhead", lambda found, target, names: texts.append(list(names)))
+    problem = load_problem(write_problem(tmp_path, "model", MODEL), device="cpu")
+    settings = Settings(target="cuda", contractions="measured")
+    stages = Stages(Progress(), budget_of("quick", baselines="none"))
+    example = problem.make_inputs(0)
+    modes, _ = understand(problem, example, H200, settings, stages, predict=False)
+    tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages)
+    late = tuning._with_contractions(modes, 0.0)
+    assert any(reason == tuned.contractions.LATE for mode in late for reason in mode.plan.kept.values())
+    tuning.build_ahead(modes)
+    tuning.build_ahead(late)
+    assert len(texts[0]) >= 2 and texts[0] == texts[1]

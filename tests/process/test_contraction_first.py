@@ -161,7 +161,7 @@ def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
         built.extend(list(case.forms) for case in cases)
         return [([], []) for _ in cases]
 
-    monkeypatch.setattr(contraction_rounds, "_TOGETHER", 1)  # there are more contractions than one round has
+    monkeypatch.setattr(contraction_rounds, "_TOGETHER", 1)
     monkeypatch.setattr(contraction_rounds, "clock", lambda: 0.0)  # a busy machine would use the half second up
     monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
     monkeypatch.setattr(contraction_rounds, "build", build)
@@ -179,3 +179,22 @@ def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
     assert measured(0.5, {name: 0.001}) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
     assert measured(inf, {}) == {"one", "less"} and built == [list(case.forms), list(less.forms)]
     assert recall("one") is not None
+
+
+def test_within_a_round_none_begins_that_would_end_late(monkeypatch):
+    """What was compiled together is tried one by one, and one takes as long as the longest before it did."""
+    now = [0.0]
+    cases = {str(width): a_case(nn.Linear(24, width), (40, 24), (Choice("fp16", TILING),)) for width in (8, 16, 32, 64)}
+
+    def try_out(case, key, *_, **__):
+        now[0] += 10.0
+        return Measured((), (), 1.0, ())
+
+    monkeypatch.setattr(contraction_rounds, "clock", lambda: now[0])
+    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "build", lambda cases, build_all: [([], []) for _ in cases])
+    monkeypatch.setattr(contraction_rounds, "try_out", try_out)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=4)
+    for seconds, found in ((25.0, {"8", "16"}), (inf, set(cases))):
+        now[0] = 0.0
+        assert set(measure_cases(cases, {}, CPU, H200, budget, None, strict=False, seconds=seconds)) == found
