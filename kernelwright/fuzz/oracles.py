@@ -34,6 +34,7 @@ from kernelwright.modes import RECORDED
 from kernelwright.pipeline import explain
 from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
+from kernelwright.plan.layouts.channels_last import can_be_channels_last
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Choice, Plan
 from kernelwright.problem import load_problem
@@ -260,10 +261,17 @@ def _stages_agree(model: nn.Module, graph: Graph, inputs: list[Any], target: str
 
 
 def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterator[tuple[Plan, str]]:
-    """The plan of a graph; where the target has such kernels the one with every contraction as a kernel, too."""
+    """The plan of a graph, and one as tuning makes them, with operators left to PyTorch and convolutions channels-last;
+    where the target has such kernels the one with every contraction as a kernel, too."""
     with _Stage("plan"):
         plan = make_plan(graph, captured, move_bias=device.adds_bias_apart)
     yield plan, ""
+    operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n.op not in ("constant", "literal")]
+    last = frozenset(n for n in operators if can_be_channels_last(n))
+    with _Stage("plan"):
+        plan = make_plan(graph, captured, dict.fromkeys(operators[::3], "asked"), move_bias=True, channels_last=last,
+                         known=plan.known)
+    yield plan, " (every third operator kept)"
     chosen = {n: Choice("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
     if has_skeleton(Contraction, target) and chosen:
         with _Stage("plan"):

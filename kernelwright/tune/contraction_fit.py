@@ -80,18 +80,19 @@ def _is_particular(kernel: Contraction) -> bool:
     tiling = kernel.tiling
     return bool(kernel.all_reductions) or kernel.scheme == "correlation" or (isinstance(tiling, Tiling) and (
         tiling.overlap > 0 or tiling.sector_aligned or tiling.from_registers or tiling.parities > 1
-        or tiling.folded_taps > 1
+        or tiling.folded_taps > 1 or tiling.takes_left
         or tiling.converts_right or tiling.core == "row_buffered"))
 
 
 def _nearest(kernel: Contraction) -> Iterator[Tiling]:
-    """Tilings for the kernel: its own without what results must be neighbours for, and without joined taps, for which
-    operands must be as they lie; then the best guesses."""
+    """Tilings for the kernel: its own without what results must be neighbours for, with x packed before, and without
+    joined taps, for which operands must be as they lie; then the best guesses."""
     tiling = kernel.tiling
     if not isinstance(tiling, Tiling):
         return
     plain = replace(tiling, overlap=0, sector_aligned=False, from_registers=False)
     yield plain
+    yield replace(plain, converts_left=False, packs_concurrently=False)
     yield replace(plain, parities=1)
     yield replace(tiling, folded_taps=1)
     yield replace(plain, folded_taps=1)

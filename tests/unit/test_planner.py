@@ -390,6 +390,44 @@ def test_fused_attention_gets_operands_whose_last_axis_is_dense(contiguous: bool
     assert all(n.op != "copy" for i in others for n in below(i))
 
 
+def test_random_numbers_are_drawn_where_they_lay() -> None:
+    """A dropout that is given a view of memory (N, H, W, C) is so beside a convolution in another order, too."""
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Conv2d(2, 1, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            both = torch.acos(torch.tanh(x))
+            return F.dropout(both, 0.5, self.training), self.last(both)
+
+    def lies(node: Node) -> list[tuple[int, ...]]:
+        """The orders of axes in which a view shows what lies contiguous."""
+        orders = []
+        while node.kind == "view":
+            orders.append(node["axes"])
+            node = node.inputs[0]
+        return orders
+
+    graph = capture(Model(), [torch.randn(1, 2, 3, 4).to(memory_format=torch.channels_last)])
+    convolutions = frozenset(n for n in graph.nodes() if n.op == "convolution")
+    for kept in ({}, {n: "asked" for n in graph.nodes() if n.op == "opaque"}):
+        for last in (frozenset(), convolutions):
+            plan = make_plan(graph, graph, kept, move_bias=True, channels_last=last)
+            drawn = [s.node for s in plan.steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0]
+            assert [lies(n.inputs[0]) for n in drawn] == [[(0, 3, 1, 2)]]
+
+
+def test_kept_nodes_stay_torch_calls_below_views_that_are_read_through() -> None:
+    """A contraction of a view lowers to products of what the view shows: nothing below that is lowered once more."""
+    x, weight, bias = leaf("x", 4, 7, 7, 8), leaf("w", 8), leaf("b", 8)
+    norm = make("layer_norm", x, weight, bias, axes=1, eps=1e-6, affine=True)
+    pooled = make("sum", make("relu", norm), axes=(1, 2), keepdim=True)
+    product = make("contract", make("reshape", pooled, shape=(4, 8)), leaf("v", 3, 8), equation="rk,ok->ro")
+    plan = check_graph(graph_of(product), kept={norm: "asked"})
+    assert norm in [s.node for s in plan.steps if isinstance(s, TorchStep)]
+
+
 def test_kept_nodes_stay_torch_calls() -> None:
     x = leaf("x", 4, 6)
     soft = make("softmax", make("mul", x, constant(2.0)), axis=1)

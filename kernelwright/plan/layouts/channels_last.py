@@ -60,6 +60,11 @@ def given_last(roots: Iterable[Node]) -> frozenset[Node]:
     return frozenset(found)
 
 
+def _draws(node: Node) -> bool:
+    """Whether an operator draws random numbers: in memory order, so that its operands have to lie as they did."""
+    return node.get("serial", -1) >= 0
+
+
 def below_views(node: Node) -> Node:
     """The node whose elements a view shows."""
     while node.kind == "view":
@@ -246,7 +251,7 @@ class _Layout:
         self._set(node, make("contiguous", call, axes=order), order, call)
 
     def _unordered(self, node: Node) -> None:
-        built = rebuild(node, tuple(self._plain(i) for i in node.inputs))
+        built = rebuild(node, tuple(map(self.as_result if _draws(node) else self._plain, node.inputs)))
         order = first_order(node.rank)
         stored = make("contiguous", built, axes=order) if self._strided(node) else built
         self._set(node, stored, order, built)
@@ -263,7 +268,7 @@ class _Layout:
         return False
 
     def _takes_any_order(self, node: Node) -> bool:
-        if node.get("serial", -1) >= 0:  # random numbers are drawn in memory order
+        if _draws(node):
             return False
         if node.op == "opaque":
             return node["target"].startswith(_ANY_ORDER) and node.dtype != "tuple"
@@ -311,7 +316,7 @@ class _Layout:
         return self.in_memory(node, first_order(node.rank))
 
     def as_result(self, node: Node) -> Node:
-        """A root: views stand as they stood, since callers see their strides."""
+        """A root, or what is drawn for: views stand as they stood, since callers see their strides."""
         views = []
         while node.kind == "view":
             views.append(node)

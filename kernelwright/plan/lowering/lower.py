@@ -9,7 +9,7 @@ of a softmax or the mean of a norm, rounded to 16 bits in between, would lose di
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import exp, inf, log1p, prod
 
 from kernelwright.algebra.build import MOMENTS, NARROW, per_channel, reduce, reshape
@@ -248,9 +248,9 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
             built = as_product(built)
         elif node.op == "std" and node not in kept and reads(node.inputs[0], products):  # which take variances along
             variance = make("var", *built.inputs, origin=node.origin, **dict(node.attributes))
-            built = make("sqrt", _primitives(variance), origin=node.origin)
+            built = make("sqrt", _primitives(variance, source), origin=node.origin)
         elif node not in kept:
-            built = _primitives(built)
+            built = _primitives(built, source)
         lowered[node] = built
         stack = [built]
         while stack:
@@ -270,8 +270,9 @@ def _in_float32(node: Node) -> Node:
     return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))
 
 
-def _primitives(node: Node) -> Node:
-    """A node in primitives, its inputs taken as they are. A lowering may build composites: they follow."""
+def _primitives(node: Node, below: Collection[Node]) -> Node:
+    """A node in primitives, its inputs taken as they are, with all ``below`` them, as a lowering may read what a view
+    among them shows. It may build composites: they follow."""
     if node.op not in _LOWERINGS or not lowerable(node):
         return node
     replaced = _LOWERINGS[node.op](_in_float32(node))
@@ -281,11 +282,13 @@ def _primitives(node: Node) -> Node:
     done: dict[Node, Node] = {i: i for i in node.inputs}
 
     def finish(part: Node) -> Task[Node]:
+        if part in below:
+            return part
         if part not in done:
             inputs = []
             for operand in part.inputs:
                 inputs.append((yield finish(operand)))
-            done[part] = part if part.kind == "leaf" else _primitives(rebuild(part, tuple(inputs)))
+            done[part] = part if part.kind == "leaf" else _primitives(rebuild(part, tuple(inputs)), below)
         return done[part]
 
     return run(finish(replaced))
