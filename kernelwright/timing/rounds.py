@@ -146,8 +146,9 @@ def _measure(
         longest = max(longest, time.perf_counter() - begun)
         done += 1
     clock.finish()
+    in_a_row = _back_to_back({n: callables[n] for n in names if not warm[n].overlong}, clock, warm, budget)
     return {
-        name: _times(name, callables[name], clock, samples[name], rounds[name], warm[name], budget)
+        name: _times(name, callables[name], clock, samples[name], rounds[name], warm[name], budget, in_a_row.get(name))
         for name in names
     }
 
@@ -196,19 +197,15 @@ def _times(
     rounds: list[float],
     warm: _Warm,
     budget: float,
+    in_a_row: tuple[float, int] | None,
 ) -> Times:
     median = quantile(seconds, 0.5)
     notes = []
-    per_call, batch, elsewhere = None, 0, 0.0
+    per_call, batch = in_a_row or (None, 0)
+    elsewhere = 0.0
     if warm.overlong:
         notes.append(f"one call takes longer than the budget of {budget:g} s: the first is the only one")
     else:
-        room = min(BATCH_SECONDS, 0.1 * budget)
-        batch = max(2, min(1000, math.ceil(room / max(warm.typical, 1e-7))))
-        if BATCHES * batch * warm.typical <= 0.2 * budget:
-            per_call = _back_to_back(function, clock, batch)
-        else:
-            batch = 0
         elsewhere = clock.elsewhere(function) if warm.typical <= 0.2 * budget else 0.0
     if elsewhere > 0.05 * median:
         notes.append(f"the device works {elsewhere:.2g} s longer on other streams than the events saw")
@@ -233,14 +230,22 @@ def _times(
     )
 
 
-def _back_to_back(function: Callable[[], object], clock: Any, batch: int) -> float:
-    """Wall seconds per call: the least of a few batches, as whatever else the host does only adds."""
-    found = []
+def _back_to_back(callables: Mapping[str, Callable[[], object]], clock: Any, warm: Mapping[str, _Warm], budget: float
+                  ) -> dict[str, tuple[float, int]]:
+    """Wall seconds per call, and the calls of a batch: the least of a few batches, as whatever else the host does only
+    adds; those of all callables in turn, as it may do so for a while. Nothing of those that take too long for it."""
+    counts, found = dict[str, int](), dict[str, list[float]]()
+    for name in callables:
+        typical = warm[name].typical
+        batch = max(2, min(1000, math.ceil(min(BATCH_SECONDS, 0.1 * budget) / max(typical, 1e-7))))
+        if BATCHES * batch * typical <= 0.2 * budget:
+            counts[name] = batch
     for _ in range(BATCHES):
-        clock.finish()
-        started = time.perf_counter()
-        for _ in range(batch):
-            function()
-        clock.finish()
-        found.append((time.perf_counter() - started) / batch)
-    return min(found)
+        for name, batch in counts.items():
+            clock.finish()
+            started = time.perf_counter()
+            for _ in range(batch):
+                callables[name]()
+            clock.finish()
+            found.setdefault(name, []).append((time.perf_counter() - started) / batch)
+    return {name: (min(seconds), counts[name]) for name, seconds in found.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import random
 import signal
@@ -325,3 +327,13 @@ def test_device_times_hide_the_host_and_find_other_streams() -> None:
     assert times["sum"].median > x.numel() * 4 / 2e13
     assert times["sum"].elsewhere_seconds == 0 and times["elsewhere"].elsewhere_seconds > 0
     assert "other streams" in times["elsewhere"].note
+
+
+def test_batches_of_calls_in_a_row_take_turns():
+    """What else a machine does for a while meets all callables alike."""
+    called: list[str] = []
+    times = measure({name: functools.partial(called.append, name) for name in "abc"}, device="cpu", repetitions=2,
+                    budget_seconds=1.0, flush_cache=False)
+    runs = [(name, len(list(some))) for name, some in itertools.groupby(called)]
+    assert runs[-9:] == [(name, times[name].batch) for name in "abc" * 3]
+    assert all(t.batch >= 2 and t.back_to_back_seconds for t in times.values())
