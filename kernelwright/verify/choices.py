@@ -51,11 +51,12 @@ def decided_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, se
     return outputs_of(drawn(eager, inputs, before, seed, range(CALLS), recording, inexact=True))
 
 
-def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance: Tolerance, found: Comparison) -> Any:
+def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance: Tolerance, found: Comparison,
+                    root: str = "output") -> Any:
     """``candidate`` with eager's elements in place of few that have the value of one of ``others``, or lie among them
-    where they move by degrees. found: what was said of the candidate. Those are the elements outside of the tolerance,
-    if they are few, else those that are off by more than eager is anywhere."""
-    right, draws = flatten(eager), [flatten(other) for other in others]
+    where they move by degrees. found: what was said of the candidate, whose paths begin with ``root``. Those are the
+    elements outside of the tolerance, if they are few, else those that are off by more than eager is anywhere."""
+    right, draws = flatten(eager, root), [flatten(other, root) for other in others]
     units = {o.path: 1.0 if o.passed or _are_few(o) else tolerance.multiple * o.eager_units for o in found.outputs}
 
     def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
@@ -79,7 +80,7 @@ def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance
         result[differ] = torch.where(met, usual, own)
         return result
 
-    return map_paths(candidate, replaced)
+    return map_paths(candidate, replaced, root)
 
 
 def _is_among(own: torch.Tensor, chosen: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:

@@ -143,7 +143,7 @@ def check_gradients(
     limits = tolerance or Tolerance()
     if strict and may_be_chosen(parts[0]):
         others = [_tensors(given) for given in decided_otherwise(model, inputs, state, seed, recording=True)]
-        mine = with_choices_of(own.outputs, right, others, limits, parts[0])
+        mine = with_choices_of(own.outputs, right, others, limits, parts[0], _OUTPUTS)
         parts = compared()
     if may_be_rounding(limits, *parts):
         moved: dict[str, list[Statistics]] = {}
