@@ -29,7 +29,7 @@ Effort = Annotated[str, typer.Option(
     metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]
 Budget = Annotated[float | None, typer.Option(
-    "--budget", metavar="SECONDS", help="How long a run may take, from loading to the written file, baselines "
+    "--budget", metavar="SECONDS", help="How long a run may take, from its start to the written file, baselines "
     "included; by default, what the effort says.")]
 Baselines = Annotated[str, typer.Option(
     metavar="compile|all|none", help="What is timed besides eager: torch.compile; that, with CUDA graphs "

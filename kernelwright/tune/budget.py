@@ -1,4 +1,4 @@
-"""The time of one run: what it may take from loading to the written file, and what each stage may use of it."""
+"""The time of one run: what it may take until the file is written, and what each stage may use of it."""
 
 from __future__ import annotations
 
