@@ -92,8 +92,7 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
         return mode
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
                                         move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
-                                        channels_last=mode.plan.channels_last, contractions=mode.plan.contractions,
-                                        known=mode.plan.known))
+                                        channels_last=mode.plan.channels_last, contractions=mode.plan.contractions))
 
 
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
@@ -172,7 +171,7 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
         last = mode.plan.channels_last & nodes
         kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}
         plan = make_plan(rewriting.graph, captured, kept, move_bias=device.adds_bias_apart or bool(last),
-                         channels_last=last, known=mode.plan.known)
+                         channels_last=last)
         return replace(mode, captured=captured, rewriting=rewriting,
                        plan=replace(plan, layout=mode.plan.layout if last else ""))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -114,7 +114,6 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     predict = predict and settings.contractions == "measured" and any(
         t.device == device.kind and Contraction in t.skeletons for t in TARGETS.values())
     served: list[tuple[str, Questions, dict[str, bool], list[ModeProgram]]] = []  # what each mode asked, and is told
-    known: dict[Hashable, Any] = {}  # of all modes' plans
     models = _models(problem, settings.seed)
     in_training, in_inference = (modes_of(models[name]) for name in ("training", "inference"))
     for mode, candidate in models.items():
@@ -142,8 +141,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                     rewriting = rewrite(graph, device)
                 with stages.stage("plan"):
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
-                    plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen,
-                                     known=known)
+                    plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen)
                     plan = predicted_plan(plan, graph, device)
                     modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:

@@ -22,7 +22,6 @@ from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import Timing, compilers_of, is_slower, time_model
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contractions import Plans
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
 from kernelwright.verified import (
@@ -55,9 +54,8 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     where even a file without any kernel fails.
     """
     planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
-    plans = Plans(planned[0].plan.known if planned else None)
-    tuning = Tuning(problem, example, target, device, settings, stages, plans=plans)
-    truths, budget = Truths(problem.device), stages.budget
+    tuning, truths, budget = Tuning(problem, example, target, device, settings, stages), Truths(problem.device), \
+        stages.budget
 
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)

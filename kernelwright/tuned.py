@@ -170,8 +170,7 @@ class Tuning:
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
-                    channels_last=mode.plan.channels_last.difference(chosen),
-                    known=mode.plan.known) if chosen or left else mode.plan
+                    channels_last=mode.plan.channels_last.difference(chosen)) if chosen or left else mode.plan
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
 

@@ -269,8 +269,7 @@ def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterat
     operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n.op not in ("constant", "literal")]
     last = frozenset(n for n in operators if can_be_channels_last(n))
     with _Stage("plan"):
-        plan = make_plan(graph, captured, dict.fromkeys(operators[::3], "asked"), move_bias=True, channels_last=last,
-                         known=plan.known)
+        plan = make_plan(graph, captured, dict.fromkeys(operators[::3], "asked"), move_bias=True, channels_last=last)
     yield plan, " (every third operator kept)"
     chosen = {n: Choice("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
     if has_skeleton(Contraction, target) and chosen:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
@@ -109,8 +107,7 @@ class Plan:
     checks: the truth values among ``graph.checks``, as the steps compute them.
     kept: nodes of the graph that stay torch calls, with the reason for the report.
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
-    words for the report. contractions: contractions of the graph that are kernels, and how. known: what the planner
-    has compiled of groups by then, for other plans of the model.
+    words for the report. contractions: contractions of the graph that are kernels, and how.
     """
 
     graph: Graph
@@ -122,7 +119,6 @@ class Plan:
     layout: str = ""
     contractions: dict[Node, Choice] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
-    known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from math import inf, prod
-from typing import Any
 
 import torch
 
@@ -112,18 +111,16 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
 
 class Plans:
     """Plans with contractions as kernels, kept by what was asked for: one of a deep network takes seconds, and the same
-    ones are asked for wherever tuning goes on from what is known by then. known: that of an earlier plan of the model
-    (:attr:`kernelwright.plan.records.Plan.known`)."""
+    ones are asked for wherever tuning goes on from what is known by then."""
 
-    def __init__(self, known: dict[Hashable, Any] | None = None) -> None:
+    def __init__(self) -> None:
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
-        self._known = {} if known is None else known
 
     def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
         """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
         key = id(graph), tuple(kept.items()), tuple(choices.items())
         if key not in self._made:
-            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices, known=self._known)
+            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
             self._made[key] = graph, plan  # the graph keeps its identity
             if len(self._made) > _PLANS:
                 del self._made[next(iter(self._made))]
