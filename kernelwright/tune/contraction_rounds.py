@@ -54,7 +54,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     while keys and ends - clock() > longest:
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
-        if ends - begun < _compiling((cases[key] for key in now), there):
+        if ends < inf and ends - begun < _compiling((cases[key] for key in now), there):
             partly = {key for key in now if cases[key].forms}
             now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
         for key in now:

@@ -21,29 +21,28 @@ from torch import nn
 
 from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.records import Comparison, OutputError
-from kernelwright.verify.sensitivity import ROUNDING, drawn, outputs_of
+from kernelwright.verify.sensitivity import ROUNDING, are_few, drawn, outputs_of
 from kernelwright.verify.state import State
 from kernelwright.verify.tolerance import Tolerance
 
 #: How many calls of eager are made, where memory does for their results.
 CALLS = 24
 #: What is noted where that decided.
-CHOSEN = "elements that rounding decides are those of one of a few calls of eager under other rounding"
-#: Of more elements than these, and than this share of them, rounding is not the reason.
-_FEW, _SHARE = 8, 0.01
+CHOSEN = "elements that rounding decides are those of a few calls of eager under other rounding, or lie among them"
 
 
 def may_be_chosen(*comparisons: Comparison | None) -> bool:
-    """Whether one of ``comparisons`` failed, and all that did for few elements that rounding may have decided."""
+    """Whether one of ``comparisons`` failed, and all that did for single elements that rounding may have decided: few
+    outside of the tolerance, or more of which the whole output and its slices do not tell."""
     failed = [c for c in comparisons if c is not None and not c.passed]
-    return bool(failed) and all(not c.structure and all(o.passed or _are_few(o) or o.kinds == ("elements",)
+    return bool(failed) and all(not c.structure and all(o.passed or _fails_at_few(o) or o.kinds == ("elements",)
                                                         for o in c.outputs) for c in failed)
 
 
-def _are_few(output: OutputError) -> bool:
+def _fails_at_few(output: OutputError) -> bool:
     """Whether few elements are outside of the tolerance."""
     return set(output.kinds) <= {*ROUNDING, "whole-numbers"} and \
-        output.failing_share * output.elements <= max(_FEW, _SHARE * output.elements)
+        are_few(output.failing_share * output.elements, output.elements)
 
 
 def decided_otherwise(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, recording: bool) -> list[Any]:
@@ -57,7 +56,7 @@ def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance
     where they move by degrees. found: what was said of the candidate, whose paths begin with ``root``. Those are the
     elements outside of the tolerance, if they are few, else those that are off by more than eager is anywhere."""
     right, draws = flatten(eager, root), [flatten(other, root) for other in others]
-    units = {o.path: 1.0 if o.passed or _are_few(o) else tolerance.multiple * o.eager_units for o in found.outputs}
+    units = {o.path: 1.0 if o.passed or _fails_at_few(o) else tolerance.multiple * o.eager_units for o in found.outputs}
 
     def replaced(path: str, value: torch.Tensor) -> torch.Tensor:
         expected = right.get(path)
@@ -69,7 +68,7 @@ def with_choices_of(candidate: Any, eager: Any, others: Sequence[Any], tolerance
         far = max(1.0, units.get(path, 1.0))
         differ = ~_within(value, expected, tolerance, far)
         count = int(differ.sum())
-        if not drawn or not count or (far > 1.0 and count > max(_FEW, _SHARE * value.numel())):
+        if not drawn or not count or (far > 1.0 and not are_few(count, value.numel())):
             return value
         own, usual = value.detach()[differ], expected[differ]
         chosen = torch.stack([usual, *(other[differ] for other in drawn)])

@@ -38,7 +38,7 @@ import torch
 
 from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.floating import judge
-from kernelwright.verify.sensitivity import Draw, add
+from kernelwright.verify.sensitivity import Draw, add, are_few
 from kernelwright.verify.statistics import NOISE_SHARE, SliceSums, Statistics, measure_error, plain_tensor
 from kernelwright.verify.tolerance import Limits, Tolerance
 
@@ -53,8 +53,6 @@ LARGEST_FACTOR = 128.0
 MOST_DRAWS = 24
 #: Share of whole numbers that may differ although no draw moved them: places among what float32 rounds to equal values.
 FEW = 0.25
-#: Elements that may be off by what larger rounding moves them: so many, or this share.
-_FEW_ELEMENTS, _SHARE_OF_ELEMENTS = 8, 0.01
 _TOLERANCE = Tolerance(multiple=MULTIPLE, nonfinite="position")
 
 
@@ -183,7 +181,7 @@ def without_moved(eager: Any, reference: Any, draw: Any) -> Any:
         error = (value - right.to(value)).abs()
         off = error > limits.atol + limits.rtol * right.abs().to(value)
         count = int(off.sum())
-        if not 0 < count <= max(_FEW_ELEMENTS, _SHARE_OF_ELEMENTS * value.numel()):
+        if not count or not are_few(count, value.numel()):
             return value
         few.append(True)
         return torch.where(off & (error <= (other - value).abs()), right.to(value), value).detach()

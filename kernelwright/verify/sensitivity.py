@@ -48,6 +48,8 @@ SELDOM = 24
 _LABELS = 64
 #: A prime, so that no axis of a tensor keeps step with it.
 _PERIOD = 131071
+#: Of more elements than these, and than this share of them, rounding is not the reason of a jump.
+_FEW, _FEW_SHARE = 8, 0.01
 #: Kinds of problems that rounding can be the reason of.
 ROUNDING = frozenset(("elements", "output", "slice"))
 
@@ -71,6 +73,11 @@ class Moved:
 
     outputs: dict[str, list[Statistics]] = field(default_factory=dict)
     state: dict[str, list[Statistics]] = field(default_factory=dict)
+
+
+def are_few(count: float, elements: int) -> bool:
+    """Whether rounding alone may decide so many of an output's elements: the side of a jump, what is left of a sum."""
+    return count <= max(_FEW, _FEW_SHARE * elements)
 
 
 def may_be_rounding(tolerance: Tolerance, *comparisons: Comparison | None, by_eager: bool = False) -> bool:
