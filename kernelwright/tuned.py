@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -69,12 +70,11 @@ class Tuning:
         if not self._may_contract() or not self.stages.budget.measures or not spare_processors():
             return
         try:
-            found: dict[str, str] = {}
-            for mode in distinct(modes):
-                found |= contractions.texts_to_try(
-                    mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
-                    self.stages.budget, strict=self.settings.precision == "strict", plans=self.plans)
-            self.ahead = BuiltAhead(list(found), self.target, list(found.values()))
+            found = [contractions.texts_to_try(
+                mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
+                self.stages.budget, strict=self.settings.precision == "strict", plans=self.plans)
+                for mode in distinct(modes)]
+            self.ahead = BuiltAhead(chain.from_iterable(found), self.target)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise

@@ -7,8 +7,7 @@ import os
 import re
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -93,33 +92,41 @@ class BuiltAhead:
     """Libraries that are compiled while something else goes on, and lie in the cache when :func:`build_libraries` is
     asked for them. What does not compile is no matter here.
 
-    sources, names: as :func:`build_libraries` takes them, in the order in which they are wanted. workers: how many are
+    texts: pairs of a text and its name, in the order in which they are wanted. Each is asked for when it can be
+    compiled, in the threads that compile: to write one may take as long as that. workers: how many are
     compiled at a time; by default half of the processors, as the others have what goes on, and none of few.
     """
 
-    def __init__(self, sources: Sequence[str], target: str, names: Sequence[str], workers: int | None = None) -> None:
+    def __init__(self, texts: Iterable[tuple[str, str]], target: str, workers: int | None = None) -> None:
         count = spare_processors() if workers is None else workers
-        self._waiting = deque(zip(sources, names, strict=True))
+        self._waiting, self._turn = iter(texts), threading.Lock()
         self._target = target
         #: The names of the libraries that are there, with the seconds that each took.
         self.there: dict[str, float] = {}
         # Not daemons: a process that ends within a build would leave it half done, and locked.
-        self._threads = [threading.Thread(target=self._work) for _ in range(min(count, len(sources)))]
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._work) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
     def _work(self) -> None:
         with _architecture(self._target):
-            while self._waiting:
-                with suppress(Exception):  # another thread may have taken the last one
-                    source, name = self._waiting.popleft()
+            while (found := self._next()) is not None:
+                source, name = found
+                with suppress(Exception):
                     began = time.perf_counter()
                     build_library(source, self._target, name)
                     self.there[name] = time.perf_counter() - began
 
+    def _next(self) -> tuple[str, str] | None:
+        """The next text and its name; None where there is none, or none can be written."""
+        with self._turn, suppress(Exception):
+            return None if self._stopped else next(self._waiting, None)
+        return None
+
     def stop(self) -> None:
         """Begin no other. Those that have begun go on; whoever asks for one of them waits for it."""
-        self._waiting.clear()
+        self._stopped = True
 
     def finish(self) -> None:
         """Begin no other, and wait for those that have begun."""

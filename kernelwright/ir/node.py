@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
+from threading import Lock
 from typing import Any
 
 from kernelwright.ir import registry
@@ -102,6 +103,7 @@ def made_for(origin: Origin | None) -> Iterator[None]:
 
 
 _interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+_interning = Lock()
 
 
 def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any) -> Node:
@@ -120,8 +122,8 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     node._attributes = attributes
     node.origin = origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
     node.shape, node.dtype = registry.infer(node)
-    _interned[key] = node
-    return node
+    with _interning:  # another thread may have made it meanwhile
+        return _interned.setdefault(key, node)
 
 
 def constant(value: float | int | bool) -> Node:

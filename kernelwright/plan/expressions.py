@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -33,14 +34,17 @@ class Guard:
 
 
 _interned: WeakValueDictionary[tuple, _Interned] = WeakValueDictionary()
+_interning = Lock()
 
 
 class _Interning(type):
-    """Building an object of such a class that exists already returns the existing one."""
+    """Building an object of such a class that exists already returns the existing one, in every thread."""
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         new = super().__call__(*arguments, **keywords)
-        return _interned.setdefault((cls, *new.key()), new)
+        key = (cls, *new.key())
+        with _interning:
+            return _interned.setdefault(key, new)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

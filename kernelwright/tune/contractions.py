@@ -13,12 +13,12 @@ model decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from math import inf, prod
+from typing import TypeVar
 
 import torch
 
@@ -68,6 +68,7 @@ _LEAST_OPERATIONS = 5 * 10**7
 _WIN, _WIN_ALONE = 0.97, 0.9
 #: So many plans are kept for those who ask again.
 _PLANS = 8
+Item = TypeVar("Item")
 #: Names of devices with wgmma, for planning without one.
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
@@ -200,21 +201,37 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
 
 
 def texts_to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device,
-                 budget: Budget, *, strict: bool, plans: Plans | None = None) -> list[tuple[str, str]]:
+                 budget: Budget, *, strict: bool, plans: Plans | None = None) -> Iterator[tuple[str, str]]:
     """The texts of the forms that :func:`choose` is going to build for the same arguments, and the names of their
     launchers: of each contraction that no earlier run has measured the most promising form, then the second ones.
 
     Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
+    What is tried is found now, its forms and their texts when they are asked for: those of a network take longer to
+    find than to compile on many processors.
     """
     tries = _tries(graph, captured, kept, device, row, budget, plans or Plans(), strict=strict)
-    cases = [tries.missing[key] for key in tries.missing]
-    ranked = [[(case, form) for form in case.rounding or case.forms] for case in cases]
-    found = list[tuple[str, str]]()
-    for case, form in (pair for rank in zip_longest(*ranked) for pair in rank if pair is not None):
-        with suppress(ValueError):  # a form that has no text
-            text, launcher = written(case, form)
-            found.append((text, launcher.name))
-    return found
+
+    def texts(key: str) -> Iterator[tuple[str, str]]:
+        case = tries.missing[key]
+        for form in case.rounding or case.forms:
+            try:
+                text, launcher = written(case, form)
+            except ValueError:  # a form that has no text
+                continue
+            yield text, launcher.name
+
+    return _in_turn(map(texts, tries.missing))
+
+
+def _in_turn(several: Iterable[Iterator[Item]]) -> Iterator[Item]:
+    """One of each at a time, each asked for no earlier than it is wanted."""
+    waiting = deque(several)
+    while waiting:
+        first = waiting.popleft()
+        for item in first:
+            yield item
+            waiting.append(first)
+            break
 
 
 @dataclass(frozen=True)

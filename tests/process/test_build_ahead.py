@@ -34,7 +34,7 @@ def test_what_was_built_ahead_is_there(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
     texts = [SOURCE.format(name="ahead_of_it", value=7), "no C++ at all", SOURCE.format(name="ahead_too", value=8)]
     names = ["ahead_of_it", "ahead_broken", "ahead_too"]
-    ahead = BuiltAhead(texts, "cpp", names, workers=1)
+    ahead = BuiltAhead(zip(texts, names, strict=True), "cpp", workers=1)
     for thread in ahead._threads:
         thread.join()
     assert set(ahead.there) == {"ahead_of_it", "ahead_too"} and all(took > 0.0 for took in ahead.there.values())
@@ -51,19 +51,41 @@ def test_what_was_built_ahead_is_there(tmp_path, monkeypatch):
 def test_nothing_begins_after_the_end(monkeypatch):
     begun, go = [], threading.Event()
     monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(30)))
-    ahead = BuiltAhead(["a"] * 9, "cpp", [f"n{i}" for i in range(9)], workers=2)
+    ahead = BuiltAhead((("a", f"n{i}") for i in range(9)), "cpp", workers=2)
     while len(begun) < 2:
         time.sleep(0.001)
     threading.Timer(0.05, go.set).start()
     ahead.finish()
     assert sorted(begun) == ["n0", "n1"] and not any(thread.is_alive() for thread in ahead._threads)
-    BuiltAhead([], "cpp", []).finish()
+    BuiltAhead([], "cpp").finish()
+
+
+def test_a_text_is_written_when_it_can_be_compiled(monkeypatch):
+    """Whoever begins to build ahead waits for none of them, and one that cannot be written ends it."""
+    begun, go = [], threading.Event()
+    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(30)))
+    written: list[str] = []
+
+    def texts():
+        for number in range(4):
+            written.append(f"n{number}")
+            yield "a", f"n{number}"
+        raise ValueError("no text")
+
+    ahead = BuiltAhead(texts(), "cpp", workers=2)
+    while len(begun) < 2:
+        time.sleep(0.001)
+    assert written == ["n0", "n1"]
+    go.set()
+    for thread in ahead._threads:
+        thread.join(30)
+    assert written == sorted(begun) == sorted(ahead.there) == ["n0", "n1", "n2", "n3"]
 
 
 def test_few_processors_are_left_alone(monkeypatch):
     monkeypatch.setattr(library, "share_of_processors", lambda: 2)
     monkeypatch.setattr(library, "build_library", lambda *given: pytest.fail("it was built"))
-    ahead = BuiltAhead(["a"], "cpp", ["n"])
+    ahead = BuiltAhead([("a", "n")], "cpp")
     ahead.finish()
     assert ahead._threads == []
 
@@ -122,7 +144,7 @@ def test_what_there_was_no_time_for_is_compiled_ahead(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(tuned, "spare_processors", lambda: 4)
     texts: list[list[str]] = []
-    monkeypatch.setattr(tuned, "BuiltAhead", lambda found, target, names: texts.append(list(names)))
+    monkeypatch.setattr(tuned, "BuiltAhead", lambda found, target: texts.append([name for _, name in found]))
     problem = load_problem(write_problem(tmp_path, "model", MODEL), device="cpu")
     settings = Settings(target="cuda", contractions="measured")
     stages = Stages(Progress(), budget_of("quick", baselines="none"))

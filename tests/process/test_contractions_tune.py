@@ -348,7 +348,7 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
     x = torch.randn(70, 24)
     graph = capture(model, (x,))
     budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=3, contraction_kernels=6)
-    ahead = tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False)
+    ahead = list(tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False))
     built: list[list[str]] = []
 
     def build_all(texts, target, names):
@@ -360,7 +360,7 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
     kernels = [f"_{built[0].index(text) // 3}_{built[0].index(text) % 3}" for text, _ in ahead]
     assert kernels == ["_0_0", "_1_0", "_0_1", "_1_1", "_0_2", "_1_2"]
     assert all(f"{name}(" in text for text, name in ahead)
-    assert tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False) == []
+    assert list(tune.texts_to_try(graph, graph, {}, CPU, H200, budget, strict=False)) == []
 
 
 def test_a_plan_that_was_made_is_not_made_again(monkeypatch):

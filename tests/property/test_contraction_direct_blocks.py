@@ -17,7 +17,7 @@ from kernelwright.codegen.cuda.direct_conv.cells import Schedule, phase_classes
 from kernelwright.codegen.cuda.direct_conv.generate import generate, schedules, suits
 from kernelwright.codegen.cuda.direct_conv.layout import Layout
 from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
-from kernelwright.codegen.cuda.direct_conv.schedules import estimate, fits, predicted_seconds
+from kernelwright.codegen.cuda.direct_conv.schedules import estimate, fits, least_seconds, predicted_seconds
 from kernelwright.plan.records import Choice
 from kernelwright.tune.contraction_forms import forms
 
@@ -204,6 +204,14 @@ def test_blocks_are_offered_where_they_fit():
             for phases in phase_classes(kernel, schedule.split):
                 layout = Layout(kernel, schedule, phases)
                 assert fits(layout) and layout.two_levels == (schedule.block > 0)
+
+
+def test_no_schedule_takes_less_than_its_products():
+    """By that bound most contractions are told that are not worth a search."""
+    for case in (*CASES, *LONG_SUMS.values()):
+        kernel = normal_form(case.kernel)
+        for schedule in schedules(case.kernel):
+            assert 0.0 < least_seconds(kernel) <= predicted_seconds(kernel, schedule), case.name
 
 
 def test_long_transposed_sums_are_worth_measuring():

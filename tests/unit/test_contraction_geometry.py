@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from contraction_cases import cases, convolution, matmul
 
+from kernelwright.codegen.cuda.gemm.candidates import candidates
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, least_bytes
 from kernelwright.codegen.cuda.gemm.problem import Geometry
+from kernelwright.codegen.cuda.gemm.search import _layout
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import operand_values, sums_of_products
 
@@ -87,3 +90,19 @@ def test_runs_have_whole_lines(depth):
         assert sum(map(len, entries)) == 9 and sum(map(len, lines)) == 3, size
         assert len(runs) == (1 if size <= 32 or (depth == 8 and size <= 48) else 2 if size <= (96 if depth == 8 else 64)
                              else 3), size
+
+
+def test_what_takes_too_many_bytes_at_the_least_fits_no_block():
+    """Most tilings that do not fit are told before their layouts are made; none that fits is."""
+    refused = fitting = 0
+    for case in cases():
+        for tiling in candidates(case.kernel):
+            least = least_bytes(case.kernel, tiling)
+            try:
+                layout = _layout(Geometry(case.kernel, tiling))
+            except ValueError:
+                refused += least > BLOCK_BYTES
+                continue
+            fitting += 1
+            assert least <= layout.shared_bytes <= BLOCK_BYTES, tiling
+    assert refused > 100 and fitting > 100

@@ -5,7 +5,7 @@ As in `plan.kernels`: a record that PLAN hands to GENERATE, whose docstring stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Protocol
 
@@ -132,6 +132,14 @@ class Contraction:
     pool_lines: int = 1
     pool_planes: int = 1
     exact_functions: bool = False
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __hash__(self) -> int:
+        """Found once: the search for tilings keeps by contraction what thousands of them share."""
+        if not self._hash:
+            values = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+            object.__setattr__(self, "_hash", hash(values) or 1)
+        return self._hash
 
     @property
     def left_domain(self) -> tuple[int, ...]:

@@ -32,7 +32,12 @@ from kernelwright.codegen.cuda.direct_conv.cells import Schedule, phase_classes
 from kernelwright.codegen.cuda.direct_conv.layout import Layout
 from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
 from kernelwright.codegen.cuda.direct_conv.pool import pools_whole_windows
-from kernelwright.codegen.cuda.direct_conv.schedules import fits, predicted_seconds, tensor_core_seconds
+from kernelwright.codegen.cuda.direct_conv.schedules import (
+    fits,
+    least_seconds,
+    predicted_seconds,
+    tensor_core_seconds,
+)
 from kernelwright.codegen.cuda.direct_conv.schedules import schedules as normal_schedules
 from kernelwright.codegen.cuda.direct_conv.summation_blocks import blocks_first, library_roundings
 from kernelwright.codegen.cuda.direct_conv.text import DeviceText, main_load
@@ -66,15 +71,18 @@ def suits(kernel: Contraction) -> bool:
         return False
     load = main_load(normal.left)
     steps = [load.index.strides[-1] if load else 0, *(s.index.strides[-1] for s in normal.stores)]
-    if any(abs(step) > 1 for step in steps) or not normal_schedules(normal):
+    if any(abs(step) > 1 for step in steps):
         return False
     # What pools slowly, but exactly, may as well leave the pool to another kernel.
-    return is_fast(kernel) or (not kernel.pools and blocks_first(normal) and library_roundings(normal) < _EXACT)
+    exact = not kernel.pools and blocks_first(normal) and library_roundings(normal) < _EXACT
+    return is_fast(kernel) or (exact and bool(normal_schedules(normal)))
 
 
 def is_fast(kernel: Contraction) -> bool:
     """Whether the model gives at most _WORTH times what tensor cores take at the least."""
     normal = normal_form(kernel)
+    if least_seconds(normal) > _WORTH * tensor_core_seconds(normal):
+        return False  # no schedule is looked for
     # The first with blocks of sums and the first without them, where there are both.
     seconds = [predicted_seconds(normal, schedule) for schedule in normal_schedules(normal)[:2]]
     return bool(seconds) and min(seconds) <= _WORTH * tensor_core_seconds(normal)

@@ -33,6 +33,8 @@ _MULTIPROCESSORS, _CLOCK, _BYTES, _CACHE_BYTES, _LAUNCH = HOPPER.count, 1.7e9, 4
 #: Products a second of tensor cores in 16 bits, as they are reached; and what they pad channels to, of x and of w.
 _TENSOR_PRODUCTS, _PADDED_IN, _PADDED_OUT = 2.5e14, 16, 8
 _SHARED, _WARPS = HOPPER.block_bytes, HOPPER.warps
+#: Multiply-adds of a multiprocessor in a cycle.
+_LANES = 128
 _MOST_SUMS, _FEW_WARPS = 128, 12
 _CHANNELS = (16, 12, 8, 4, 6, 5, 3, 2, 1)
 _RUNS = (8, 4, 2, 1, 16)
@@ -56,9 +58,13 @@ class Estimate:
     seconds: float
 
 
-@lru_cache(maxsize=64)
 def schedules(kernel: Contraction, most: int = 12) -> tuple[Schedule, ...]:
     """Schedules of a contraction in normal form, best guess first; none where no window fits shared memory."""
+    return _schedules(kernel, most)
+
+
+@lru_cache(maxsize=64)
+def _schedules(kernel: Contraction, most: int) -> tuple[Schedule, ...]:
     single, size = _best(kernel, most, 0, [0]), block(kernel)
     if not size:
         return single
@@ -93,6 +99,11 @@ def _best(kernel: Contraction, most: int, size: int, splits: list[int]) -> tuple
 def predicted_seconds(kernel: Contraction, schedule: Schedule) -> float:
     """The model's time of a contraction in normal form."""
     return sum(estimate(Layout(kernel, schedule, c)).seconds for c in phase_classes(kernel, schedule.split))
+
+
+def least_seconds(kernel: Contraction) -> float:
+    """What the model gives any schedule of a contraction in normal form at the least: its products alone."""
+    return kernel.multiply_adds / (_MULTIPROCESSORS * _LANES * _CLOCK)
 
 
 def tensor_core_seconds(kernel: Contraction) -> float:

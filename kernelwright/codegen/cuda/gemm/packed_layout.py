@@ -218,14 +218,14 @@ class Rows:
     def usual(self) -> Rows:
         """The same contraction under the usual one of all tilings that have the same classes: they are found once."""
         tiling = self.tiling
-        return Rows(self.kernel, Tiling(tiling.core, 64, 64, CHUNK if self.pairs else 2 * CHUNK, 2,
-                                        promote=min(1, tiling.promote), parities=tiling.parities,
-                                        from_registers=tiling.from_registers))
+        return _usual(self.kernel, tiling.core, self.pairs, min(1, tiling.promote), tiling.parities,
+                      tiling.from_registers)
 
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
         """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
-        return _classes(self.usual)
+        usual = self.usual
+        return _classes(self) if usual is self else usual.classes
 
     @cached_property
     def span(self) -> int:
@@ -274,6 +274,11 @@ class Rows:
 
 
 @lru_cache(maxsize=256)
+def _usual(kernel: Contraction, core: str, pairs: bool, promote: int, parities: int, from_registers: bool) -> Rows:
+    return Rows(kernel, Tiling(core, 64, 64, CHUNK if pairs else 2 * CHUNK, 2, promote=promote, parities=parities,
+                               from_registers=from_registers))
+
+
 def _classes(rows: Rows) -> tuple[PhaseClass, ...]:
     axes = rows.kernel.axes
     found = []

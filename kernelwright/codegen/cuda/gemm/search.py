@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_to
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, least_bytes
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
@@ -86,7 +86,7 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     """Those whose tiles are of rows and columns."""
     found: dict[tuple, list[tuple[float, int, Tiling]]] = {}
     for tiling in candidates(kernel):
-        if not holds(kernel, tiling) or (tiling.converts_left and not raw):
+        if least_bytes(kernel, tiling) > BLOCK_BYTES or not holds(kernel, tiling) or (tiling.converts_left and not raw):
             continue
         geometry = Geometry(kernel, tiling)
         if without_totals(geometry) or (kernel.reductions and tiling.from_registers and not folds(geometry)):

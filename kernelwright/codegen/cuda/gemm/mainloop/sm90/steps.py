@@ -20,7 +20,9 @@ from itertools import pairwise
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, MOST_PAIRS, Rows, alike
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.tap_runs import Run
+from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.schedule import MULTIPROCESSORS
+from kernelwright.plan.contraction.record import Contraction
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Rows of one product and of a slab of the epilogue.
@@ -179,6 +181,14 @@ class Steps:
         """Whether no tile, or part of one, is without steps."""
         least = min((len(group) for group in self.pieces), default=0)
         return least * self.geometry.depths >= self.geometry.tiling.split_k
+
+
+def least_bytes(kernel: Contraction, tiling: Tiling) -> int:
+    """Bytes of shared memory that stages take at the least, of one tap each: what tells most tilings that do not fit a
+    block before anything else is known of them."""
+    terms = 2 if kernel.scheme == "fp16x3" else 1
+    chunks = max(2, tiling.depth // CHUNK)  # of a pair of taps those of both
+    return tiling.stages * terms * (tiling.depth // CHUNK * tiling.rows + chunks * tiling.columns) * ROW_BYTES
 
 
 def _parts(run: Run, taps: int) -> list[tuple[int, int]]:

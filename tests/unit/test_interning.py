@@ -1,0 +1,46 @@
+"""What is equal is the same object, in whichever thread it is made: texts are written in some while others plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
+from kernelwright.ir.node import constant, make
+from kernelwright.plan.expressions import Apply, Constant
+
+THREADS, ROUNDS = 4, 300
+
+
+def expression(number: int) -> Any:
+    return Apply("add", (Constant(float(number)), Constant(number + 0.5)))
+
+
+def node(number: int) -> Any:
+    return make("add", constant(float(number)), constant(number + 0.5))
+
+
+@pytest.mark.parametrize("made", [expression, node])
+def test_threads_make_the_same_objects(made: Callable[[int], Any]):
+    together = Barrier(THREADS)
+
+    def work(_: int) -> list[Any]:
+        found = []
+        for number in range(ROUNDS):
+            together.wait(60)
+            found.append(made(number))
+        return found
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            results = list(pool.map(work, range(THREADS)))
+    finally:
+        sys.setswitchinterval(before)
+    assert all(len({id(found) for found in some}) == 1 for some in zip(*results, strict=True))
