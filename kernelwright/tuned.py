@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from kernelwright.codegen.reference.plan import values_of
 from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
 from kernelwright.fallback import Level, StepBack
+from kernelwright.forked import can_fork
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
 from kernelwright.ir.node import Node
@@ -35,6 +35,7 @@ from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.tune import contractions, layouts
+from kernelwright.tune.contraction_ahead import TextsAhead
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 from kernelwright.tune.regions import SLOWER, losing_regions, region_times
 from kernelwright.verified import built, candidate_of
@@ -62,27 +63,32 @@ class Tuning:
     untried: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
     ahead: BuiltAhead | None = None
+    found: TextsAhead | None = None
     plans: contractions.Plans = field(default_factory=contractions.Plans)
 
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
         with many processors, of which a build or a check of one file leaves most idle."""
-        if not self._may_contract() or not self.stages.budget.measures or not spare_processors():
+        count = spare_processors()
+        if not self._may_contract() or not self.stages.budget.measures or not count or not can_fork():
             return
         try:
-            found = [contractions.texts_to_try(
-                mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
-                self.stages.budget, strict=self.settings.precision == "strict", plans=self.plans)
-                for mode in distinct(modes)]
-            self.ahead = BuiltAhead(chain.from_iterable(found), self.target)
+            calls: dict[str, Callable[[], contractions.Forms]] = {}
+            for mode in distinct(modes):
+                calls |= contractions.to_try(
+                    mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
+                    self.stages.budget, self.plans, strict=self.settings.precision == "strict")
+            self.found = TextsAhead(calls, self.plans, max(1, count // 2))
+            self.ahead = BuiltAhead(self.found, self.target)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise
 
     def stop_building(self) -> None:
         """Let nothing else be compiled ahead."""
-        if self.ahead is not None:
+        if self.ahead is not None and self.found is not None:
             self.ahead.stop()
+            self.found.stop()
 
     def first(self, modes: list[ModeProgram]) -> list[ModeProgram]:
         """The modes as earlier runs have measured them. On a GPU the library's convolutions are timed now, each alone

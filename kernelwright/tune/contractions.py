@@ -13,12 +13,11 @@ model decides.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, prod
-from typing import TypeVar
 
 import torch
 
@@ -68,7 +67,6 @@ _LEAST_OPERATIONS = 5 * 10**7
 _WIN, _WIN_ALONE = 0.97, 0.9
 #: So many plans are kept for those who ask again.
 _PLANS = 8
-Item = TypeVar("Item")
 #: Names of devices with wgmma, for planning without one.
 _HOPPER = ("H100", "H200", "H800", "H20", "GH200")
 
@@ -110,12 +108,25 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
     return chosen | recomputed
 
 
+@dataclass(frozen=True)
+class Forms:
+    """The forms in which a contraction is tried, as in :class:`Case`, and the texts of those that are compiled first
+    with the names of their launchers, the most promising ones first."""
+
+    forms: tuple[Choice, ...]
+    rounding: tuple[Choice, ...]
+    exact: tuple[Choice, ...]
+    texts: list[tuple[str, str]] = field(default_factory=list)
+
+
 class Plans:
     """Plans with contractions as kernels, kept by what was asked for: one of a deep network takes seconds, and the same
-    ones are asked for wherever tuning goes on from what is known by then."""
+    ones are asked for wherever tuning goes on from what is known by then. forms: those of contractions that were found
+    already, by all that they depend on."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
+        self.forms: dict[str, Forms] = {}
 
     def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
         """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
@@ -200,38 +211,24 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     return fitting(lambda choices: plans.of(graph, captured, {**kept, **left}, choices), chosen), left
 
 
-def texts_to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device,
-                 budget: Budget, *, strict: bool, plans: Plans | None = None) -> Iterator[tuple[str, str]]:
-    """The texts of the forms that :func:`choose` is going to build for the same arguments, and the names of their
-    launchers: of each contraction that no earlier run has measured the most promising form, then the second ones.
-
-    Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
-    What is tried is found now, its forms and their texts when they are asked for: those of a network take longer to
-    find than to compile on many processors.
+def to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
+           plans: Plans, *, strict: bool) -> dict[str, Callable[[], Forms]]:
+    """What finds the forms that :func:`choose` is going to build for the same arguments, with their texts: of each
+    contraction that no earlier run has measured, by the key of ``plans.forms``, in which it looks for what was found.
     """
-    tries = _tries(graph, captured, kept, device, row, budget, plans or Plans(), strict=strict)
-
-    def texts(key: str) -> Iterator[tuple[str, str]]:
-        case = tries.missing[key]
-        for form in case.rounding or case.forms:
-            try:
-                text, launcher = written(case, form)
-            except ValueError:  # a form that has no text
-                continue
-            yield text, launcher.name
-
-    return _in_turn(map(texts, tries.missing))
+    tries = _tries(graph, captured, kept, device, row, budget, plans, strict=strict)
+    return {key: partial(_with_texts, tries.missing, key) for key in tries.missing}
 
 
-def _in_turn(several: Iterable[Iterator[Item]]) -> Iterator[Item]:
-    """One of each at a time, each asked for no earlier than it is wanted."""
-    waiting = deque(several)
-    while waiting:
-        first = waiting.popleft()
-        for item in first:
-            yield item
-            waiting.append(first)
-            break
+def _with_texts(cases: Mapping[str, Case], key: str) -> Forms:
+    case = cases[key]
+    found = list[tuple[str, str]]()
+    # Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
+    for form in case.rounding or case.forms:
+        with suppress(ValueError):  # a form that has no text
+            text, launcher = written(case, form)
+            found.append((text, launcher.name))
+    return Forms(case.forms, case.rounding, case.exact, found)
 
 
 @dataclass(frozen=True)
@@ -254,8 +251,9 @@ class _Tries:
 def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
            plans: Plans, *, strict: bool) -> _Tries:
     nodes = worth_trying(graph, kept)
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else WGMMA
     # Two lines of windows are two output phases of a tile, which the portable core has not.
-    lines = device.type != "cuda" or torch.cuda.get_device_capability(device) == WGMMA
+    lines = capability == WGMMA
     first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
     steps, after, pairs = ways(partial(plans.of, graph, captured, kept), first, row)
     alike, untried = _largest(steps, budget.contraction_kernels)
@@ -265,8 +263,8 @@ def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torc
                  statistics=statistics.get(variant(some[0]), frozenset()) | scales(some[0])) for some in alike]
     keys = [_key(case, device, most, strict=strict) for case in bare]
     measured = {key: recall(key) for key in keys}
-    missing = _Cases({k: partial(_with_forms, c, device, most, strict=strict) for k, c in zip(keys, bare, strict=True)
-                      if measured[k] is None})
+    missing = _Cases({k: partial(_with_forms, c, plans, k, capability, most, strict=strict)
+                      for k, c in zip(keys, bare, strict=True) if measured[k] is None})
     return _Tries(alike, untried, after, pairs, bare, keys, measured, missing)
 
 
@@ -306,14 +304,15 @@ class _Cases(Mapping[str, Case]):
         return len(self._makers)
 
 
-def _with_forms(case: Case, device: torch.device, most: int, *, strict: bool) -> Case:
-    """The case with the forms, at most so many, in which it is tried."""
-    node = case.node
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-    rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
-    every, rounding, exact = (tuple(forms(case.kernel, node.dtype, capability, rounds=rounds, most=most, only=only))
-                              for only in ("", "fp16", "fp16x3"))
-    return replace(case, forms=every, rounding=rounding, exact=exact) if rounds else replace(case, forms=every)
+def _with_forms(case: Case, plans: Plans, key: str, capability: tuple[int, int], most: int, *, strict: bool) -> Case:
+    """The case with the forms, at most so many, in which it is tried: those of ``plans.forms`` where they are there."""
+    if (found := plans.forms.get(key)) is None:
+        node = case.node
+        rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
+        find = partial(forms, case.kernel, node.dtype, capability, rounds=rounds, most=most)
+        rounding, exact = (tuple(find(only=only)) if rounds else () for only in ("fp16", "fp16x3"))
+        found = Forms(tuple(find()), rounding, exact)
+    return replace(case, forms=found.forms, rounding=found.rounding, exact=found.exact)
 
 
 def _rounds(node: Node) -> bool:
