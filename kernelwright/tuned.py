@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.build.library import BuiltAhead, spare_processors
+from kernelwright.build.library import BuiltAhead, build_libraries, spare_processors
 from kernelwright.build.module import BuildFailed
 from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import values_of
@@ -171,7 +171,8 @@ class Tuning:
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
                     seconds=max(0.0, ends - clock()) / (len(programs) - place),
-                    there=dict(self.ahead.there) if self.ahead is not None else None,
+                    there=self.ahead.there if self.ahead is not None else None,
+                    build_all=self.ahead.build if self.ahead is not None else build_libraries,
                     order_saves=partial(self._order_saves, mode), plans=self.plans)
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from math import inf
 
 import torch
 
@@ -101,10 +102,9 @@ class BuiltAhead:
         count = spare_processors() if workers is None else workers
         self._waiting, self._turn = iter(texts), threading.Lock()
         self._target = target
-        #: The names of the libraries that are there, with the seconds that each took.
-        self.there: dict[str, float] = {}
+        self._begun, self._ended = dict[str, float](), dict[str, float]()  # when each was, by name
         # Not daemons: a process that ends within a build would leave it half done, and locked.
-        self._stopped = False
+        self._stopped, self._changed = False, threading.Condition()
         self._threads = [threading.Thread(target=self._work) for _ in range(count)]
         for thread in self._threads:
             thread.start()
@@ -113,19 +113,41 @@ class BuiltAhead:
         with _architecture(self._target):
             while (found := self._next()) is not None:
                 source, name = found
-                with suppress(Exception):
-                    began = time.perf_counter()
+                try:
                     build_library(source, self._target, name)
-                    self.there[name] = time.perf_counter() - began
+                    ended = time.perf_counter()
+                except Exception:
+                    ended = inf
+                with self._changed:
+                    self._ended[name] = ended
+                    self._changed.notify_all()
 
     def _next(self) -> tuple[str, str] | None:
         """The next text and its name; None where there is none, or none can be written."""
         with self._turn, suppress(Exception):
-            return None if self._stopped else next(self._waiting, None)
+            found = None if self._stopped else next(self._waiting, None)
+            if found is not None:
+                with self._changed:
+                    self._begun[found[1]] = time.perf_counter()
+            return found
         return None
 
+    @property
+    def there(self) -> dict[str, float]:
+        """The names of the libraries that are there, or soon will be, with the seconds that each took so far."""
+        with self._changed:
+            ended, now = dict(self._ended), time.perf_counter()
+            took = {name: ended.get(name, now) - begun for name, begun in self._begun.items()}
+        return {name: seconds for name, seconds in took.items() if seconds < inf}
+
+    def build(self, sources: Sequence[str], target: str, names: Sequence[str]) -> list[ctypes.CDLL | BuildFailed]:
+        """:func:`build_libraries`, which compiles none of those that have begun once more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._begun.keys() & set(names) - self._ended.keys())
+        return build_libraries(sources, target, names)
+
     def stop(self) -> None:
-        """Begin no other. Those that have begun go on; whoever asks for one of them waits for it."""
+        """Begin no other. Those that have begun go on."""
         self._stopped = True
 
     def finish(self) -> None:

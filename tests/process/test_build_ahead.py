@@ -82,6 +82,33 @@ def test_a_text_is_written_when_it_can_be_compiled(monkeypatch):
     assert written == sorted(begun) == sorted(ahead.there) == ["n0", "n1", "n2", "n3"]
 
 
+def test_what_is_being_compiled_is_waited_for(monkeypatch):
+    """It counts as there, and is not compiled twice; what did not compile is not there."""
+    compiled, go = [], threading.Event()
+
+    def build(source, target, name):
+        compiled.append(name)
+        if name == "broken":
+            raise BuildFailed("no")
+        if name == "long" and compiled.count(name) == 1:
+            assert go.wait(60)
+        return name
+
+    monkeypatch.setattr(library, "build_library", build)
+    ahead = BuiltAhead([("a", "broken"), ("a", "short"), ("a", "long")], "cpp", workers=1)
+    while "long" not in compiled:
+        time.sleep(0.001)
+    ahead.stop()
+    assert set(ahead.there) == {"short", "long"}
+    threading.Timer(0.2, go.set).start()
+    begun = time.perf_counter()
+    assert ahead.build(["a", "b"], "cpp", ["long", "other"]) == ["long", "other"]
+    assert time.perf_counter() - begun > 0.1 and go.is_set()
+    assert ahead.there["long"] > 0.1
+    assert ahead.build(["a"], "cpp", ["other"]) == ["other"]
+    ahead.finish()
+
+
 def test_few_processors_are_left_alone(monkeypatch):
     monkeypatch.setattr(library, "share_of_processors", lambda: 2)
     monkeypatch.setattr(library, "build_library", lambda *given: pytest.fail("it was built"))
