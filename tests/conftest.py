@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 
 # Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
 # of those that are waited for. Read when PyTorch is loaded.
@@ -26,6 +27,32 @@ def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
     folder = tmp_path_factory.getbasetemp() / f"times-{next(_numbers)}"
     monkeypatch.setattr(memory, "folder", lambda: folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clocks_drop_nothing() -> Iterator[None]:
+    """No program and no kernel goes back to PyTorch for what it takes on a machine that may be busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
+        patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
+        yield
+
+
+@pytest.fixture
+def clocks_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do: for tests that say what takes how long."""
+    from kernelwright.timing.baselines import is_slower
+    from kernelwright.tune.regions import losing_regions
+
+    monkeypatch.setattr("kernelwright.selection.is_slower", is_slower)
+    monkeypatch.setattr("kernelwright.tuned.losing_regions", losing_regions)
+
+
+@pytest.fixture(autouse=True)
+def clocks_of_idle_machines(request: pytest.FixtureRequest) -> None:
+    """They do where a test has a machine to itself, or a device."""
+    if {"gpu", "clocked"} & {mark.name for mark in request.node.iter_markers()}:
+        request.getfixturevalue("clocks_decide")
 
 
 @pytest.fixture

@@ -103,7 +103,6 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
     """The blocks alike, in both modes, are measured once, when the file of the predicted plan is there; the next run
     measures nothing of them and writes the same file, where the clock gives neither up as a whole."""
     short_budgets(monkeypatch)
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     path, measured = write_problem(tmp_path, "model", MODEL), []
     seconds, times = regions.seconds_in_place, tuned.region_times
 
@@ -147,7 +146,6 @@ def test_the_first_check_is_brief_and_the_last_one_whole(monkeypatch, tmp_path):
 
 def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch, tmp_path):
     """What certifies is never left out; what might have been gained is."""
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     path = write_problem(tmp_path, "model", MODEL)
     monkeypatch.setattr(regions, "seconds_in_place", lambda *_, **__: pytest.fail("there is no time for that"))
     result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1e-3)
@@ -171,7 +169,6 @@ def late(monkeypatch: pytest.MonkeyPatch) -> dict[str, list]:
     load = verified.load_text
     monkeypatch.setattr(verified, "culprits_of", lambda *rest: (noted["searched"].append(rest), Culprits())[1])
     monkeypatch.setattr(verified, "load_text", lambda text, name: (noted["built"].append(text), load(text, name))[1])
-    monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     return noted
 

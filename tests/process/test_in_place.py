@@ -186,14 +186,14 @@ def run(monkeypatch, tmp_path, times, slower):
 
 
 
-def test_a_region_that_loses_is_left_and_the_others_stay(monkeypatch, tmp_path):
+def test_a_region_that_loses_is_left_and_the_others_stay(monkeypatch, tmp_path, clocks_decide):
     result = run(monkeypatch, tmp_path, {"gelu_erf": 1.62, "layer_norm": 0.5}, lambda kernels: "gelu_erf" in kernels)
     assert result.modes[0].kernels and all("gelu" not in str(k) for m in result.modes for k in m.kernels)
     report = " ".join(render_text(result).split())
     assert "PyTorch is as fast or faster: kernels take 1.6x as long" in report
 
 
-def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up(monkeypatch, tmp_path):
+def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up(monkeypatch, tmp_path, clocks_decide):
     result = run(monkeypatch, tmp_path, {"gelu_erf": 0.9, "layer_norm": 0.5}, lambda kernels: "gelu_erf" in kernels)
     assert result.modes[0].kernels and all("gelu" not in str(k) for m in result.modes for k in m.kernels)
     assert all(mode.certificate.passed for mode in result.modes)

@@ -505,7 +505,6 @@ def test_a_whole_program(wins: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {
         n: (2.0, 1.0) for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
     short_budgets(monkeypatch)
     x = torch.randn(3, 3, 17, 16)
@@ -543,7 +542,6 @@ def test_where_orders_decide_no_program_need_be_measured(decides: bool, monkeypa
     write = selection.written
     monkeypatch.setattr(layouts, "convolution_seconds", seconds)
     monkeypatch.setattr(layouts, "measured_programs", never)
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
     monkeypatch.setattr(selection, "written", lambda problem, modes, *rest: (
         first.append([bool(m.plan.channels_last) for m in modes]), write(problem, modes, *rest))[1])
@@ -638,7 +636,6 @@ def test_what_is_measured_overrules_what_was_expected(times, wins, last, monkeyp
     monkeypatch.setattr(layouts, "convolution_seconds", lambda plan, device, budget: {} if times is None else {
         n: times for n in convolutions(plan.graph)})
     monkeypatch.setattr(layouts, "faster", lambda measured: 1.5 if wins and measured else None)
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     monkeypatch.setattr("kernelwright.tuned.region_times", lambda *_: ({}, Untried(0, 0.0)))
     short_budgets(monkeypatch)
     torch.manual_seed(0)

@@ -188,8 +188,6 @@ def test_kernels(target, dtype, tmp_path, monkeypatch):
     if target == "cuda" and torch.cuda.is_available():
         pytest.skip("the emulation is for machines without a GPU")
     short_budgets(monkeypatch)
-    monkeypatch.setattr("kernelwright.tuned.losing_regions", lambda *_, **__: {})
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda *_, **__: False)
     x, y = normal(2, 4, 5, 6, dtype=dtype), normal(2, 3, 5, 6, dtype=dtype)
     result = optimize(Rearranged(), [x, y], target=target, effort="quick")
     mode = result.modes[0]

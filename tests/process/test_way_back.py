@@ -53,7 +53,6 @@ MODEL = """
 def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """What optimize gives, where whatever does not fail is kept, and few trials are run; the file is right."""
     monkeypatch.setattr(engine, "_GAIN", 1e9)  # rules apply whether they pay or not
-    monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     monkeypatch.setattr(verified, "default_trials", lambda seed: default_trials(seed)[:3])
 

@@ -145,7 +145,6 @@ TOLD = ("    def forward", "    def train(self, mode=True):\n        self.times 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Options of a run in which every region wins, and no mode is slower than eager."""
-    monkeypatch.setattr(tuned, "losing_regions", lambda *_, **__: {})
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     return {"effort": "quick", "budget": 900, "baselines": "none", "target": "cpp", "force": True}
 
