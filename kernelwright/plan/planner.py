@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 from kernelwright.algebra.build import MOMENTS
 from kernelwright.failures import is_ours, told
@@ -48,7 +49,8 @@ class _Failed(Exception):
 
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
-              channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, Choice] | None = None) -> Plan:
+              channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, Choice] | None = None,
+              known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
@@ -56,13 +58,15 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
+    known: what plans of the same graph have compiled of groups by then, to which this one adds: what they have in
+    common is not compiled again. It keeps their nodes alive, and lives no longer than a run.
     """
-    kept = dict(kept or {})
+    kept, known = dict(kept or {}), {} if known is None else known
     products = {n: c for n, c in (contractions or {}).items() if n not in kept and n not in channels_last}
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
         try:
-            plan = _attempt(graph, kept, move_bias, channels_last, products)
+            plan = _attempt(graph, kept, move_bias, channels_last, products, known)
         except _Failed as failed:  # what is at fault stays with PyTorch, and the rest is planned
             nodes = [n for n in failed.nodes if n not in kept]
             if not nodes:
@@ -99,7 +103,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
-             products: dict[Node, Choice]) -> Plan:
+             products: dict[Node, Choice], known: dict[Hashable, Any]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
     Reductions are taken in two stages for the sake of contractions that take the first one: those that none took stay
@@ -111,7 +115,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     whole: set[Node] = set()
     while True:
         lowered = prepare(roots, kept, move_bias, channels_last, products, whole)
-        grouping, loops = _grouped(lowered)
+        grouping, loops = _grouped(lowered, known)
         alone = {reduction for first, reduction, _ in lowered.firsts if grouping.home[first].kind != "contraction"}
         if not alone:
             break
@@ -126,13 +130,13 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
                 checks=checks)
 
 
-def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
-    """The groups, and what those compile to that become loops or contractions."""
+def _grouped(lowered: Lowered, known: dict[Hashable, Any]) -> tuple[Grouping, dict[Group, _Compiled]]:
+    """The groups, and what those compile to that become loops or contractions. known: by the forms of groups what they
+    compile to, or what is asked of the grouping for it, to which more is added."""
     compilers: dict[str, Callable[..., _Compiled]] = {
         **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
     stored = set(lowered.stored)
     apart: set[Node] = set()
-    known: dict[Hashable, _Compiled] = {}
     rounds, grouping = 0, None
     while True:
         grouping = Grouping(lowered.values.values(), lowered.kept, stored, apart, lowered.anchors, grouping)
@@ -140,10 +144,12 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         wanted: set[Node] = set()
         changed: set[Node] = set()
         for group in (g for g in grouping.groups if g.kind in compilers):
-            form = _form(group, grouping)
+            form = _form(group, grouping, lowered.anchors)
             try:
                 if form not in known:
-                    known[form] = compilers[group.kind](group, grouping.is_loaded)
+                    known[form] = _compiled(compilers[group.kind], group, grouping)
+                if isinstance(known[form], _Asked):
+                    raise known[form].problem()
                 loops[group] = known[form]
             except (MustStore, Apart) as problem:
                 near = grouping.surroundings(group)
@@ -164,10 +170,33 @@ def _grouped(lowered: Lowered) -> tuple[Grouping, dict[Group, _Compiled]]:
         rounds += 1
 
 
-def _form(group: Group, grouping: Grouping) -> Hashable:
-    """All that a group's kernel depends on: rounds of grouping leave most groups as they were."""
-    loaded = frozenset(i for n in _computed(group, grouping) for i in n.inputs if grouping.is_loaded(i))
-    return group.kind, group.domain, group.axes, group.over, tuple(group.nodes), loaded
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a group asks of the grouping before it can be compiled."""
+
+    kind: type[MustStore | Apart]
+    node: Node
+
+    def problem(self) -> MustStore | Apart:
+        return self.kind(self.node)
+
+
+def _compiled(compiler: Callable[..., _Compiled], group: Group, grouping: Grouping) -> _Compiled | _Asked:
+    try:
+        return compiler(group, grouping.is_loaded)
+    except (MustStore, Apart) as problem:
+        return _Asked(type(problem), problem.node)
+
+
+def _form(group: Group, grouping: Grouping, anchors: Mapping[Node, Choice]) -> Hashable:
+    """All that a group's kernel depends on: rounds of grouping leave most groups as they were, and so do plans of one
+    model."""
+    computed = _computed(group, grouping)
+    loaded = frozenset(i for n in computed for i in n.inputs if grouping.is_loaded(i))
+    settled = frozenset(n for n in computed if n in group.settled)
+    choice = anchors[group.nodes[0]] if group.kind == "contraction" else None
+    how = choice and (choice.scheme, choice.tiling, choice.exact_functions)
+    return group.kind, group.domain, group.axes, group.over, tuple(group.nodes), loaded, settled, how
 
 
 def _failed(group: Group, grouping: Grouping, lowered: Lowered, cause: Exception) -> _Failed:

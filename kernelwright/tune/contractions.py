@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, prod
+from typing import Any
 
 import torch
 
@@ -126,13 +127,14 @@ class Plans:
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
+        self._known: dict[Hashable, Any] = {}
         self.forms: dict[str, Forms] = {}
 
     def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
         """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
         key = id(graph), tuple(kept.items()), tuple(choices.items())
         if key not in self._made:
-            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices)
+            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices, known=self._known)
             self._made[key] = graph, plan  # the graph keeps its identity
             if len(self._made) > _PLANS:
                 del self._made[next(iter(self._made))]

@@ -371,6 +371,43 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
     assert tune.to_try(graph, graph, {}, CPU, H200, budget, tune.Plans(), strict=False) == {}
 
 
+class Blocks(nn.Module):
+    """Equal blocks, with what joins products: activations, a norm, a softmax, a residual, a convolution and a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+                                    for _ in range(2))
+        self.last = nn.Linear(16, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.max_pool2d(torch.relu(self.conv(x)), 2).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = x + block(x)
+        return torch.softmax(self.last(x), -1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_plans_that_share_what_they_compiled_are_what_each_is_alone(order):
+    graph = capture(Blocks().eval(), (torch.randn(2, 3, 16, 16),))
+    graph = rewrite(graph, H200).graph
+    products = [n for n in graph.nodes() if can_contract(n)]
+    assert len(products) >= 5
+    operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n not in products]
+    asked: list[tuple[dict[Node, str], dict[Node, Choice]]] = []
+    for scheme in ("fp16x3", "fp16"):
+        choice = Choice(scheme)
+        asked += [({}, dict.fromkeys(products, choice)), ({}, dict.fromkeys(products, replace(choice, reduces=False))),
+                  (dict.fromkeys(operators[::3], "asked"), dict.fromkeys(products[::2], choice)),
+                  ({}, dict.fromkeys(products, replace(choice, exact_functions=True)))]
+    plans = tune.Plans()
+    for kept, choices in [({}, {}), *asked][::order]:
+        shared = plans.of(graph, graph, kept, choices)
+        alone = make_plan(graph, graph, dict(kept), move_bias=True, contractions=choices)
+        assert shared.steps == alone.steps and shared.results == alone.results and shared.kept == alone.kept
+
+
 def test_a_plan_that_was_made_is_not_made_again(monkeypatch):
     """What is built ahead, what is known of earlier runs and what is measured ask for the same plans."""
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
