@@ -95,7 +95,7 @@ ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (TW
 def with_span(monkeypatch, span):
     """Runs of so many rows, none of which is known from before or known later."""
     monkeypatch.setattr(Rows, "span", span)
-    monkeypatch.setattr(packed_layout, "_classes", packed_layout._classes.__wrapped__)
+    monkeypatch.setattr(packed_layout, "_usual", packed_layout._usual.__wrapped__)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -104,7 +104,7 @@ def test_classes_are_those_of_the_usual_tiling(case):
     for tiling in {*tilings(case.kernel, "wgmma"), *tilings(case.kernel, "mma")}:
         if tiling.core in ("wgmma", "mma") and tiling.folded_taps == 1:
             geometry = Geometry(case.kernel, tiling)
-            assert geometry.classes == packed_layout._classes.__wrapped__(geometry)
+            assert geometry.classes == packed_layout._classes(geometry)
 
 
 @pytest.mark.parametrize(("case", "tiling"), ALL, ids=[f"{c.name}-{t.core}{t.parities}" for c, t in ALL])

@@ -218,14 +218,14 @@ class Rows:
     def usual(self) -> Rows:
         """The same contraction under the usual one of all tilings that have the same classes: they are found once."""
         tiling = self.tiling
-        return _usual(self.kernel, tiling.core, self.pairs, min(1, tiling.promote), tiling.parities,
-                      tiling.from_registers)
+        usual = Tiling(tiling.core, 64, 64, CHUNK if self.pairs else 2 * CHUNK, 2, promote=min(1, tiling.promote),
+                       parities=tiling.parities, from_registers=tiling.from_registers)
+        return self if type(self) is Rows and tiling == usual else _usual(self.kernel, usual)
 
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
         """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
-        usual = self.usual
-        return _classes(self) if usual is self else usual.classes
+        return _classes(self) if self.usual is self else self.usual.classes
 
     @cached_property
     def span(self) -> int:
@@ -273,10 +273,7 @@ class Rows:
         return tuple(paired(run, prod(self.window)) for run in runs) if self.pairs else tuple(runs)
 
 
-@lru_cache(maxsize=256)
-def _usual(kernel: Contraction, core: str, pairs: bool, promote: int, parities: int, from_registers: bool) -> Rows:
-    return Rows(kernel, Tiling(core, 64, 64, CHUNK if pairs else 2 * CHUNK, 2, promote=promote, parities=parities,
-                               from_registers=from_registers))
+_usual = lru_cache(maxsize=256)(Rows)
 
 
 def _classes(rows: Rows) -> tuple[PhaseClass, ...]:
