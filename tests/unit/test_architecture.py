@@ -28,8 +28,8 @@ _TARGET = re.compile(rf"(?<!\.)\b(?:{'|'.join(n for n in TARGET_NAMES if len(n) 
                      re.IGNORECASE)
 
 #: Importable from everywhere.
-COMMON = {"containers", "device_lock", "errors", "failures", "names", "processors", "progress", "records", "settings",
-          "version"}
+COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", "processors", "progress", "records",
+          "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "culprits", "fallback", "modes", "programs", "verified", "tuned", "selection",
