@@ -86,8 +86,9 @@ class Tuning:
 
     def stop_building(self) -> None:
         """Let nothing else be compiled ahead."""
-        if self.ahead is not None and self.found is not None:
+        if self.ahead is not None:
             self.ahead.stop()
+        if self.found is not None:
             self.found.stop()
 
     def first(self, modes: list[ModeProgram]) -> list[ModeProgram]:

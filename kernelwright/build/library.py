@@ -94,8 +94,9 @@ class BuiltAhead:
     asked for them. What does not compile is no matter here.
 
     texts: pairs of a text and its name, in the order in which they are wanted. Each is asked for when it can be
-    compiled, in the threads that compile: to write one may take as long as that. workers: how many are
-    compiled at a time; by default half of the processors, as the others have what goes on, and none of few.
+    compiled, by the threads that compile, which may have to wait for it: whatever takes long to find it should leave
+    the interpreter to others. workers: how many are compiled at a time; by default half of the processors, as the
+    others have what goes on, and none of few.
     """
 
     def __init__(self, texts: Iterable[tuple[str, str]], target: str, workers: int | None = None) -> None:

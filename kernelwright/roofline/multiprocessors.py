@@ -18,8 +18,8 @@ class Multiprocessors:
     ``block_bytes``: shared memory that one block may have, of ``shared_bytes`` of a multiprocessor, ``block_reserve``
     of which every block loses. ``registers`` of 32 bits and ``warps``: what may be resident. ``clock``: cycles a second
     under load. In a cycle of one multiprocessor: ``wgmma_products`` and ``mma_products``, multiply-adds of 16-bit
-    operands by either instruction; ``shared_rate``, ``cache_rate`` and ``memory_rate``, bytes from shared memory, from
-    the second-level cache, and to or from memory.
+    operands by either instruction, ``float32_products``, those of float32 without tensor cores; ``shared_rate``,
+    ``cache_rate`` and ``memory_rate``, bytes from shared memory, from the second-level cache, and to or from memory.
     """
 
     device: Device
@@ -30,6 +30,7 @@ class Multiprocessors:
     clock: float
     wgmma_products: int
     mma_products: int
+    float32_products: int
     shared_rate: int
     cache_rate: int
     memory_rate: int
@@ -47,5 +48,5 @@ class Multiprocessors:
 
 #: H100 and H200 (NVIDIA, Hopper Tuning Guide, section 1.4); rates as they were reached on an H200.
 HOPPER = Multiprocessors(device=H200, block_bytes=227 << 10, block_reserve=1 << 10, registers=1 << 16, warps=64,
-                         clock=1.75e9, wgmma_products=2048, mma_products=1270, shared_rate=128, cache_rate=28,
-                         memory_rate=18)
+                         clock=1.75e9, wgmma_products=2048, mma_products=1270, float32_products=128,
+                         shared_rate=128, cache_rate=28, memory_rate=18)

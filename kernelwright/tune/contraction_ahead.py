@@ -26,17 +26,19 @@ class TextsAhead(Iterator[tuple[str, str]]):
         self._reader.start()
 
     def _read(self) -> None:
-        for key, found in self._forked:
-            self._plans.forms[key] = found
+        try:
+            for key, found in self._forked:
+                self._plans.forms[key] = found
+                with self._changed:
+                    for rank, (text, name) in enumerate(found.texts):
+                        if name not in self._seen:
+                            self._seen.add(name)
+                            heappush(self._waiting, (rank, self._places[key], name, text))
+                    self._changed.notify_all()
+        finally:  # whoever waits for a text is told, whatever became of it
             with self._changed:
-                for rank, (text, name) in enumerate(found.texts):
-                    if name not in self._seen:
-                        self._seen.add(name)
-                        heappush(self._waiting, (rank, self._places[key], name, text))
+                self._ended = True
                 self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
 
     def __next__(self) -> tuple[str, str]:
         with self._changed:

@@ -68,7 +68,9 @@ def test_result_is_complete(done):
     assert mode.kernels[0].kind == "region sum" and mode.rules
     assert mode.after.operations < mode.before.operations / 10 and mode.floor_seconds > 0
     assert result.certificate is mode.certificate and result.certificate.passed
-    assert result.timing is mode.timing and result.timing.ratios["eager"].value > 0
+    ratio = result.timing.ratios["eager"]
+    assert result.timing is mode.timing and (ratio.slower, ratio.faster) == ("eager", "candidate")
+    assert ratio.pairs > 0 and ratio.low > 0
     assert {"load", "capture", "rewrite", "plan", "generate", "build", "verify", "time"} <= result.stages.keys()
     assert all(seconds >= 0 for seconds in result.stages.values())
     assert [p.name for p in path.parent.iterdir() if p.suffix == ".part"] == []

@@ -1,4 +1,4 @@
-"""What is equal is the same object, in whichever thread it is made: texts are written in some while others plan."""
+"""What is equal is the same object, in whichever thread it is made: a process may plan two models at a time."""
 
 from __future__ import annotations
 

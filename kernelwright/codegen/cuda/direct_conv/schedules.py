@@ -33,8 +33,6 @@ _MULTIPROCESSORS, _CLOCK, _BYTES, _CACHE_BYTES, _LAUNCH = HOPPER.count, 1.7e9, 4
 #: Products a second of tensor cores in 16 bits, as they are reached; and what they pad channels to, of x and of w.
 _TENSOR_PRODUCTS, _PADDED_IN, _PADDED_OUT = 2.5e14, 16, 8
 _SHARED, _WARPS = HOPPER.block_bytes, HOPPER.warps
-#: Multiply-adds of a multiprocessor in a cycle.
-_LANES = 128
 _MOST_SUMS, _FEW_WARPS = 128, 12
 _CHANNELS = (16, 12, 8, 4, 6, 5, 3, 2, 1)
 _RUNS = (8, 4, 2, 1, 16)
@@ -63,7 +61,7 @@ def schedules(kernel: Contraction, most: int = 12) -> tuple[Schedule, ...]:
     return _schedules(kernel, most)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # one entry for both ways to ask for as many as usual
 def _schedules(kernel: Contraction, most: int) -> tuple[Schedule, ...]:
     single, size = _best(kernel, most, 0, [0]), block(kernel)
     if not size:
@@ -103,7 +101,7 @@ def predicted_seconds(kernel: Contraction, schedule: Schedule) -> float:
 
 def least_seconds(kernel: Contraction) -> float:
     """What the model gives any schedule of a contraction in normal form at the least: its products alone."""
-    return kernel.multiply_adds / (_MULTIPROCESSORS * _LANES * _CLOCK)
+    return kernel.multiply_adds / (_MULTIPROCESSORS * HOPPER.float32_products * _CLOCK)
 
 
 def tensor_core_seconds(kernel: Contraction) -> float:

@@ -273,6 +273,7 @@ class Rows:
         return tuple(paired(run, prod(self.window)) for run in runs) if self.pairs else tuple(runs)
 
 
+#: Rows under usual tilings, each once: what is found of one serves all that share it.
 _usual = lru_cache(maxsize=256)(Rows)
 
 

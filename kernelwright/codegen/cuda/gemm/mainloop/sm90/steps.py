@@ -186,9 +186,9 @@ class Steps:
 def least_bytes(kernel: Contraction, tiling: Tiling) -> int:
     """Bytes of shared memory that stages take at the least, of one tap each: what tells most tilings that do not fit a
     block before anything else is known of them."""
-    terms = 2 if kernel.scheme == "fp16x3" else 1
-    chunks = max(2, tiling.depth // CHUNK)  # of a pair of taps those of both
-    return tiling.stages * terms * (tiling.depth // CHUNK * tiling.rows + chunks * tiling.columns) * ROW_BYTES
+    rows = Rows(kernel, tiling)
+    lines = tiling.depth // CHUNK * tiling.rows + rows.tap_chunks * tiling.columns
+    return tiling.stages * rows.terms * lines * ROW_BYTES
 
 
 def _parts(run: Run, taps: int) -> list[tuple[int, int]]:
