@@ -327,7 +327,7 @@ def test_a_convolution_by_its_guess(monkeypatch):
         texts.extend(some)
         return emulated(some, target, names)
 
-    monkeypatch.setattr(tune, "forms", lambda *rest, only, **options: [
+    monkeypatch.setattr(tune, "forms", lambda *rest, only="", **options: [
         replace(c, tiling=TILING) for c in ((FAST, FINE) if not only else (FAST,) if only == "fp16" else (FINE,))])
     picked, left, lines = chosen(model, x, building, budget)
     assert len(texts) == 1 and len(picked) == 1 and not left and "fp16 " not in lines[0]
