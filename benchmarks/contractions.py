@@ -309,9 +309,9 @@ def parsed(text: str) -> Tiling:
     if found is None:
         raise SystemExit(f"no tiling: {text!r}; one looks like 'wgmma 128x128x32 s4 c2 p2 t1 x1'")
     core, output_phases, raw = found[1], int(found[10] or 1), bool(found[11])
-    rows, columns, depth, stages, cluster, promote, teams, split = map(int, found.groups()[1:9])
+    rows, columns, depth, stages, cluster, promote, warpgroups, split = map(int, found.groups()[1:9])
     overlap = int(found[12] or 0)
-    return Tiling(core, rows, columns, depth, stages, cluster, promote, teams, raw, split, output_phases, overlap,
+    return Tiling(core, rows, columns, depth, stages, cluster, promote, warpgroups, raw, split, output_phases, overlap,
                   bool(found[13]), bool(found[14]), bool(found[15]), bool(found[16]), int(found[17] or 1))
 
 

@@ -53,7 +53,8 @@ def averaged(shape: Shape) -> Shape:
     positions, spatial = prod(kernel.domain[3:]), tuple(range(2, 2 + len(kernel.axes)))
     place = Index((kernel.groups * kernel.out_channels, kernel.out_channels, 1, *(0 for _ in kernel.axes)))
     mean = Store(0, place, Apply("mul", (Reduced(1), Constant(1.0 / positions))))
-    case = replace(shape.case, kernel=replace(kernel, totals=(Reduction("sum", Reduced(0)),), stores=(mean,)))
+    case = replace(shape.case, kernel=replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),),
+                                              stores=(mean,)))
     return Shape(case, lambda x, w: shape.call(x, w).mean(spatial))
 
 
@@ -63,7 +64,7 @@ def pooled(shape: Shape, size: int, lines: int = 1) -> Shape:
     rank = len(kernel.axes)
     if lines > 1:
         axes = list(kernel.axes)
-        axes[kernel.paired_axis] = in_groups(axes[kernel.paired_axis])
+        axes[kernel.parity_axis] = in_groups(axes[kernel.parity_axis])
         kernel = replace(kernel, axes=tuple(axes))
     window = (*(1,) * (rank - 2), lines, size) if rank > 1 else (size,)
     pool = getattr(F, f"max_pool{rank}d")

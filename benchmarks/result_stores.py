@@ -3,10 +3,10 @@
     python benchmarks/result_stores.py                one line for each way of writing, JSON to --out
     python benchmarks/result_stores.py --compile-only   anywhere with nvcc
 
-No sums and no operands: persistent blocks take tiles of 256 positions of 64 planes, and two teams of 128 threads write
-them as `epilogue.store.StorePositions` does. What changes from line to line is one thing at a time: the hint of
-the store, how threads lie over positions and planes, the width (rows that begin at multiples of 128 bytes or do not),
-shared memory that is taken (and so not first-level cache), and blocks on a multiprocessor. ``fill`` is PyTorch's
+No sums and no operands: persistent blocks take tiles of 256 positions of 64 planes, and two consumer warpgroups of 128
+threads write them as `epilogue.store.StorePositions` does. What changes from line to line is one thing at a time: the
+hint of the store, how threads lie over positions and planes, the width (rows that begin at multiples of 128 bytes or do
+not), shared memory that is taken (and so not first-level cache), and blocks on a multiprocessor. ``fill`` is PyTorch's
 ``fill_`` of as many bytes. Times are medians of CUDA events with a cold second-level cache.
 """
 
@@ -50,13 +50,13 @@ static __device__ __forceinline__ long long place(const Sizes& s, long long row)
 template <int HINT, int LAYOUT, int UNROLL>
 static __global__ void __launch_bounds__(256) writes(float* out, Sizes s) {
   extern __shared__ float taken[];
-  const int team = threadIdx.x / 128, thread = threadIdx.x % 128;
+  const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
   const long long plane = 1LL * s.width * s.width;
   if (s.images < 0) taken[thread] = 0.0f;  // never: the memory must look used
-  for (int tile = blockIdx.x * 2 + team; tile < s.tiles; tile += gridDim.x * 2) {
-    constexpr int SLAB = LAYOUT == 1 || LAYOUT == 3 ? 128 : 64;
-    for (int slab = 0; slab < 256 / SLAB; ++slab) {
-      const long long first = tile * 256LL + slab * SLAB;
+  for (int tile = blockIdx.x * 2 + warpgroup; tile < s.tiles; tile += gridDim.x * 2) {
+    constexpr int SUBTILE = LAYOUT == 1 || LAYOUT == 3 ? 128 : 64;
+    for (int subtile = 0; subtile < 256 / SUBTILE; ++subtile) {
+      const long long first = tile * 256LL + subtile * SUBTILE;
       if constexpr (LAYOUT == 2) {
         const long long at = place(s, first + thread % 32 * 2);
         if (at < 0) continue;
@@ -74,9 +74,9 @@ static __global__ void __launch_bounds__(256) writes(float* out, Sizes s) {
         }
       } else {
         const int parts = LAYOUT == 0 ? 2 : 1;
-        const long long at = place(s, first + thread % SLAB);
+        const long long at = place(s, first + thread % SUBTILE);
         if (at < 0) continue;
-        const int begin = thread / SLAB * (s.planes / parts);
+        const int begin = thread / SUBTILE * (s.planes / parts);
 #pragma unroll UNROLL
         for (int o = begin; o < begin + s.planes / parts; ++o) put<HINT>(out + at + o * plane, o + thread + 1);
       }

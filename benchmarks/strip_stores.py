@@ -4,10 +4,11 @@
     python benchmarks/strip_stores.py --compile-only   anywhere with nvcc
 
 No sums and no operands (`benchmarks/result_stores.py` is the same for tiles of rows): a block of each multiprocessor
-goes down lines of one image, its teams of 128 threads take lines in turn, a warp has 16 of 64 planes, and a thread
-stores two neighbours at a time. What changes from line to line is one thing at a time: how many lanes store neighbours
-(4, 8, 16 and 32 are runs of 32 to 256 bytes), whether these begin at multiples of 32 bytes, whether a warp goes
-through its planes or along the line first, the teams, the width of lines, and how long a team waits between two lines.
+goes down lines of one image, its consumer warpgroups of 128 threads take lines in turn, a warp has 16 of 64 planes, and
+a thread stores two neighbours at a time. What changes from line to line is one thing at a time: how many lanes store
+neighbours (4, 8, 16 and 32 are runs of 32 to 256 bytes), whether these begin at multiples of 32 bytes, whether a warp
+goes through its planes or along the line first, the consumer warpgroups, the width of lines, and how long a consumer
+warpgroup waits between two lines.
 Times are medians of CUDA events with a cold second-level cache.
 """
 
@@ -26,12 +27,12 @@ TEXT = r"""
 template <int LANES, bool LINE_FIRST, bool SECTORS>
 static __global__ void __launch_bounds__(1024) writes(float* out, int images, int width, int parts, int cycles) {
   constexpr int TOGETHER = 32 / LANES, GROUPS = 16 / TOGETHER;  // planes of a store; stores of a warp's planes
-  const int team = threadIdx.x / 128, teams = blockDim.x / 128, lane = threadIdx.x % 32;
+  const int warpgroup = threadIdx.x / 128, warpgroups = blockDim.x / 128, lane = threadIdx.x % 32;
   const int first_plane = threadIdx.x % 128 / 32 * 16 + lane / LANES, pair = lane % LANES * 2;
   const int steps = (width + (SECTORS ? 6 : 0) + 2 * LANES - 1) / (2 * LANES), each = (width + parts - 1) / parts;
   for (int strip = blockIdx.x; strip < images * parts; strip += gridDim.x) {
     const int begin = strip % parts * each, end = min(width, begin + each);
-    for (int line = begin + team; line < end; line += teams) {
+    for (int line = begin + warpgroup; line < end; line += warpgroups) {
       const long long until = clock64() + cycles;
       while (clock64() < until) {}
       float* const image = out + static_cast<long long>(strip / parts) * 64 * width * width;
@@ -85,10 +86,10 @@ def ways() -> list[dict[str, int]]:
     """The ways of writing: one thing changed at a time, at each width."""
     found = []
     for width, parts in ((126, 2), (254, 4), (256, 4)):
-        base = {"lanes": 8, "order": 0, "sectors": 1, "width": width, "parts": parts, "teams": 3, "cycles": 0}
+        base = {"lanes": 8, "order": 0, "sectors": 1, "width": width, "parts": parts, "warpgroups": 3, "cycles": 0}
         found += [{**base, "lanes": lanes, "sectors": sectors} for lanes in LANES for sectors in (1, 0)]
         found += [{**base, "lanes": lanes, "order": 1} for lanes in LANES]
-        found += [{**base, "teams": teams} for teams in (1, 2, 4, 8)]
+        found += [{**base, "warpgroups": warpgroups} for warpgroups in (1, 2, 4, 8)]
         found += [{**base, "parts": other} for other in (1, 2 * parts)]
         found += [{**base, "cycles": cycles} for cycles in (500, 1000, 2000)]
     return found
@@ -97,7 +98,7 @@ def ways() -> list[dict[str, int]]:
 def arguments(way: dict[str, int], out: ctypes.c_void_p, multiprocessors: int) -> tuple:
     """What ``run_writes`` takes."""
     return (way["lanes"], way["order"], way["sectors"], out, BATCH, way["width"], way["parts"], way["cycles"],
-            multiprocessors, 128 * way["teams"])
+            multiprocessors, 128 * way["warpgroups"])
 
 
 def words(way: dict[str, int]) -> dict[str, object]:

@@ -392,11 +392,11 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float*
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = int(block % 512u) * 8 + lane % 8;
   const int g = 0;
-  const bool there = row < 4096;
+  const bool row_in_bounds = row < 4096;
   const int first = lane / 8 + warp * 4;  // chunk
   const int n = unsigned(row);
   const long long line = row / 128 * 32768LL + row % 128;
-  const bool inside = there;
+  const bool in_bounds = row_in_bounds;
   __shared__ unsigned rows_greatest[8];
   if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
   __syncthreads();
@@ -405,7 +405,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float*
   for (int chunk = first; chunk < 256; chunk += 32) {
     float x[8];
     const int c = chunk * 8;
-    if (inside && c < 2048) {
+    if (in_bounds && c < 2048) {
       float b0[8];
       kw_read4(b0, in0 + (n * 2048 + c));
       kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
@@ -414,7 +414,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float*
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+        x[e] = in_bounds && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
@@ -426,13 +426,13 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float*
   __syncthreads();
   float factor = __uint_as_float(k0_matmul_gelu_erf_scale(rows_greatest[lane % 8]));
   if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
-  if (there && threadIdx.x < 8) left_scales[n] = factor;
+  if (row_in_bounds && threadIdx.x < 8) left_scales[n] = factor;
   const float scale = k0_matmul_gelu_erf_inverse(factor);
 #pragma unroll 4
   for (int chunk = first; chunk < 256; chunk += 32) {
     float x[8];
     const int c = chunk * 8;
-    if (inside && c < 2048) {
+    if (in_bounds && c < 2048) {
       float b0[8];
       kw_read4(b0, in0 + (n * 2048 + c));
       kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
@@ -441,9 +441,9 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_left_pack(const float*
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+        x[e] = in_bounds && c + e < 2048 ? k0_matmul_gelu_erf_left(in0, n, g, c + e) : 0.0f;
     }
-    if (there) k0_matmul_gelu_erf_write(left, g * 1048576LL + chunk * 128LL + line, 1048576LL, x, scale);
+    if (row_in_bounds) k0_matmul_gelu_erf_write(left, g * 1048576LL + chunk * 128LL + line, 1048576LL, x, scale);
   }
 }
 
@@ -453,11 +453,11 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int row = int(block % 512u) * 8 + lane % 8;
   const int g = 0;
-  const bool there = row < 4096;
+  const bool row_in_bounds = row < 4096;
   const int first = lane / 8 + warp * 4;  // chunk
   const int o = row;
   const long long line = row / 192 * 49152LL + row % 192;
-  const bool inside = there;
+  const bool in_bounds = row_in_bounds;
   __shared__ unsigned rows_greatest[8];
   if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
   __syncthreads();
@@ -466,7 +466,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float
   for (int chunk = first; chunk < 256; chunk += 32) {
     float x[8];
     const int c = chunk * 8;
-    if (inside && c < 2048) {
+    if (in_bounds && c < 2048) {
       float b0[8];
       kw_read4(b0, in1 + (o * 2048 + c));
       kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
@@ -475,7 +475,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+        x[e] = in_bounds && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
@@ -487,13 +487,13 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float
   __syncthreads();
   float factor = __uint_as_float(k0_matmul_gelu_erf_scale(rows_greatest[lane % 8]));
   if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
-  if (there && threadIdx.x < 8) right_scales[g * 4096 + o] = factor;
+  if (row_in_bounds && threadIdx.x < 8) right_scales[g * 4096 + o] = factor;
   const float scale = k0_matmul_gelu_erf_inverse(factor);
 #pragma unroll 4
   for (int chunk = first; chunk < 256; chunk += 32) {
     float x[8];
     const int c = chunk * 8;
-    if (inside && c < 2048) {
+    if (in_bounds && c < 2048) {
       float b0[8];
       kw_read4(b0, in1 + (o * 2048 + c));
       kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
@@ -502,9 +502,9 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_right_pack(const float
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e)
-        x[e] = inside && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+        x[e] = in_bounds && c + e < 2048 ? k0_matmul_gelu_erf_right(in1, g, o, c + e) : 0.0f;
     }
-    if (there) k0_matmul_gelu_erf_write(right, g * 1081344LL + chunk * 192LL + line, 1081344LL, x, scale);
+    if (row_in_bounds) k0_matmul_gelu_erf_write(right, g * 1081344LL + chunk * 192LL + line, 1081344LL, x, scale);
   }
 }
 
@@ -524,7 +524,7 @@ static __global__ void __launch_bounds__(256) k0_matmul_gelu_erf_pack(
 }
 
 // A sum from the operands themselves, for those that are not finite.
-static __device__ __forceinline__ float k0_matmul_gelu_erf_exact(const float* __restrict__ in0,
+static __device__ __forceinline__ float k0_matmul_gelu_erf_recompute(const float* __restrict__ in0,
     const float* __restrict__ in1, int n, int g, int o) {
   float sum = 0.0f;
   for (int block = 0; block < 2048; block += 64) {
@@ -539,27 +539,27 @@ static __device__ __forceinline__ float k0_matmul_gelu_erf_exact(const float* __
 }
 
 // Whether sums may be multiplied by the product of this scale and another such one.
-static __device__ __forceinline__ bool k0_matmul_gelu_erf_usual(float scale) {
+static __device__ __forceinline__ bool k0_matmul_gelu_erf_is_fast(float scale) {
   return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63
 }
 
 // A sum that is multiplied by any scales.
-static __device__ __forceinline__ float k0_matmul_gelu_erf_careful(const float* __restrict__ in0,
+static __device__ __forceinline__ float k0_matmul_gelu_erf_rescaled(const float* __restrict__ in0,
     const float* __restrict__ in1, float unscaled, float row_scale, float column_scale, int n, int g, int o) {
   if (row_scale == INFINITY || column_scale == INFINITY)
-    return k0_matmul_gelu_erf_exact(in0, in1, n, g, o);
+    return k0_matmul_gelu_erf_recompute(in0, in1, n, g, o);
   return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));
 }
 
-// Writes an element again whose scales are not usual.
-static __device__ __forceinline__ void k0_matmul_gelu_erf_again(const float* __restrict__ in0,
+// Rewrites an element whose scales leave the fast path.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_rewrite(const float* __restrict__ in0,
     const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0,
     const float* __restrict__ left_scales, const float* __restrict__ right_scales, float unscaled, int n, int g,
     int o) {
   const float row_scale = left_scales[n];
   const float column_scale = right_scales[g * 4096 + o];
-  if (k0_matmul_gelu_erf_usual(row_scale) && k0_matmul_gelu_erf_usual(column_scale)) return;
-  const float sum = k0_matmul_gelu_erf_careful(in0, in1, unscaled, row_scale, column_scale, n, g, o);
+  if (k0_matmul_gelu_erf_is_fast(row_scale) && k0_matmul_gelu_erf_is_fast(column_scale)) return;
+  const float sum = k0_matmul_gelu_erf_rescaled(in0, in1, unscaled, row_scale, column_scale, n, g, o);
   float b0;
   b0 = in2[o];
   const float t1 = sum + b0;
@@ -579,10 +579,10 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_finish(const float* __
   const int last = min(64LL, 4096 - first_row);
   float column_scale[4];
   kw_read4(column_scale, right_scales + g * 4096 + o);
-  bool usual = true;
+  bool fast = true;
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
-    usual = k0_matmul_gelu_erf_usual(column_scale[v]) && usual;
+    fast = k0_matmul_gelu_erf_is_fast(column_scale[v]) && fast;
   }
   float b0[4];
   kw_read4(b0, in2 + o);
@@ -591,7 +591,7 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_finish(const float* __
     const int row = first_row + r;
     const int n = unsigned(row);
     const float row_scale = left_scales[n];
-    usual = k0_matmul_gelu_erf_usual(row_scale) && usual;
+    fast = k0_matmul_gelu_erf_is_fast(row_scale) && fast;
     float sum[4];
     kw_read4(sum, &sums[r * 104 + o - first_column]);
 #pragma unroll
@@ -605,21 +605,21 @@ static __device__ __forceinline__ void k0_matmul_gelu_erf_finish(const float* __
     }
     kw_write4(out0 + (n * 4096 + o), y3);
   }
-  if (usual) return;
+  if (fast) return;
 #pragma unroll 1
   for (int r = thread / 24; r < last; r += 5) {
     const int row = first_row + r;
     const int n = unsigned(row);
 #pragma unroll 1
-    for (int v = 0; v < 4; ++v) k0_matmul_gelu_erf_again(in0, in1, in2, out0, left_scales, right_scales,
+    for (int v = 0; v < 4; ++v) k0_matmul_gelu_erf_rewrite(in0, in1, in2, out0, left_scales, right_scales,
         sums[r * 104 + o + v - first_column], n, g, o + v);
   }
 }
 
 
-// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
-// included; rows; first tap. Of a tap: rows beyond, entry of the window.
-static __constant__ int k0_matmul_gelu_erf_pieces[] = {0, 1};
+// Tap groups of a class of output positions. Of each: first row of x beyond the tile's, phases of
+// the input included; rows; first tap. Of a tap: rows beyond, entry of the window.
+static __constant__ int k0_matmul_gelu_erf_tap_groups[] = {0, 1};
 static __constant__ long long k0_matmul_gelu_erf_place[] = {0};
 static __constant__ int k0_matmul_gelu_erf_rows[] = {128};
 static __constant__ int k0_matmul_gelu_erf_first_tap[] = {0, 1};
@@ -628,26 +628,27 @@ static __constant__ int k0_matmul_gelu_erf_taps[][2] = {{0, 0}};
 // Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
 static __device__ __forceinline__ void k0_matmul_gelu_erf_tile(int tile, int& group, int& phase_class, int& row_block,
                                                    int& column_block) {
-  constexpr int ROW_BLOCKS = 16, CLASSES = 1, CELLS = CLASSES * 22, BAND = 4;
-  constexpr int ALL = static_cast<int>(ROW_BLOCKS) * CELLS;
+  constexpr int ROW_BLOCKS = 16, CLASSES = 1, TILES_ACROSS = CLASSES * 22, BAND = 4;
+  constexpr int ALL = static_cast<int>(ROW_BLOCKS) * TILES_ACROSS;
   group = static_cast<int>(tile / ALL);
   const int rest = tile % ALL;
-  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
+  const int band = static_cast<int>(rest / (BAND * TILES_ACROSS)) * BAND;
+  const int within = static_cast<int>(rest % (BAND * TILES_ACROSS));
   const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
-  const int cell = within / height;
+  const int across = within / height;
   row_block = band + within % height;
-  phase_class = cell % CLASSES;
-  column_block = cell / CLASSES;
+  phase_class = across % CLASSES;
+  column_block = across / CLASSES;
 }
 
-// Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
-static __device__ __forceinline__ void k0_matmul_gelu_erf_stage(const float (&sums)[192 / 2], int first, float* slab,
+// Puts a thread's sums of a subtile's columns into the subtile; they begin at number `first` of its sums of 64 rows.
+static __device__ __forceinline__ void k0_matmul_gelu_erf_stage(const float (&sums)[192 / 2], int first, float* subtile,
                                                     int thread) {
   const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 96 / 8; ++j) {
     const float* s = sums + first + 4 * j;
-    float2* to = reinterpret_cast<float2*>(slab + row * 104 + 8 * j + column);
+    float2* to = reinterpret_cast<float2*>(subtile + row * 104 + 8 * j + column);
     to[0] = make_float2(s[0], s[1]);
     to[416] = make_float2(s[2], s[3]);
   }
@@ -702,20 +703,22 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
   constexpr int CHUNKS = 4, TERMS = 2, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
   constexpr int PITCH = 128;                 // rows of x from one chunk to the next in shared memory
   constexpr int STAGES = 3, STAGE_BYTES = 40960, LEFT_BYTES = LINES * PITCH * 16;
-  constexpr int WORKERS = 2, TEAMS = 1, PRODUCTS = 1;  // warpgroups; tiles in work; 64 rows each
-  // Of a slab for the epilogue: floats, columns, products of 64 rows.
-  constexpr int SLAB = 6656, SLAB_COLUMNS = 96, SLABS = COLUMNS / SLAB_COLUMNS, HEIGHT = 1;
+  // Consumer warpgroups; tiles in work; products of 64 rows each.
+  constexpr int WORKERS = 2, WARPGROUPS = 1, PRODUCTS = 1;
+  // Of a subtile for the epilogue: floats, columns, products of 64 rows.
+  constexpr int SUBTILE = 6656, SUBTILE_COLUMNS = 96;
+  constexpr int SUBTILES = COLUMNS / SUBTILE_COLUMNS, HEIGHT = 1;
   constexpr int DEPTHS = 64, CLUSTER = 2, SPLIT = 1;
   constexpr long long ALL_CHUNKS = 256, ALL_ROWS = 4096, ALL_COLUMNS = 4224;
   constexpr int X_CHUNKS = 4, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
   constexpr int TILES = 352;
   KW_DYNAMIC_SHARED(unsigned char, shared);
   const unsigned stages = kw_shared(shared);
-  const unsigned full = stages + STAGES * STAGE_BYTES + SLAB * 4 * 2, empty = full + 8 * STAGES;
+  const unsigned full = stages + STAGES * STAGE_BYTES + SUBTILE * 4 * 2, empty = full + 8 * STAGES;
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       kw_barrier_init(full + 8 * i, 1);  // the producer of the step
-      kw_barrier_init(empty + 8 * i, 4 * WORKERS / TEAMS * CLUSTER);  // warps that multiply
+      kw_barrier_init(empty + 8 * i, 4 * WORKERS / WARPGROUPS * CLUSTER);  // warps that multiply
     }
     kw_barriers_ready();
   }
@@ -727,9 +730,9 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
 
   if (warp < 4) {  // the producers
     kw_registers_fewer<40>();
-    // They bring steps in turns, as many as there are stages at most: so none is two phases of a barrier ahead.
+    // They bring steps one after the other, at most as many as there are stages: none is two phases of a barrier ahead.
     constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
-    int stage = 0, turn = 0;
+    int stage = 0, producer = 0;
     unsigned parity = 1;
     for (int tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
@@ -740,14 +743,15 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
                                 static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
       const unsigned short* w = right + static_cast<long long>(group) * (ALL_CHUNKS * ALL_COLUMNS * 8) +
                                 static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
-      const int first_piece = k0_matmul_gelu_erf_pieces[phase_class], last_piece =
-          k0_matmul_gelu_erf_pieces[phase_class + 1];
-      const int begin = 0, end = (last_piece - first_piece) * DEPTHS;
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      const int first_tap_group = k0_matmul_gelu_erf_tap_groups[phase_class], last_tap_group =
+          k0_matmul_gelu_erf_tap_groups[phase_class + 1];
+      const int begin = 0, end = (last_tap_group - first_tap_group) * DEPTHS;
+      int tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;
       for (int step = begin; step < end; ++step) {
-        if (turn == warp) {
-          const int first = k0_matmul_gelu_erf_first_tap[piece], taps = k0_matmul_gelu_erf_first_tap[piece + 1] - first;
-          const int rows = k0_matmul_gelu_erf_rows[piece];
+        if (producer == warp) {
+          const int first = k0_matmul_gelu_erf_first_tap[tap_group], taps =
+              k0_matmul_gelu_erf_first_tap[tap_group + 1] - first;
+          const int rows = k0_matmul_gelu_erf_rows[tap_group];
           const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
           kw_barrier_wait(empty + 8 * stage, parity);
           __syncwarp();
@@ -756,7 +760,7 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
 #pragma unroll 1
           for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
             const unsigned short* from = x + i / CHUNKS * 8388608LL +
-                ((depth * CHUNKS + i % CHUNKS) * 128LL + k0_matmul_gelu_erf_place[piece]) * 8;
+                ((depth * CHUNKS + i % CHUNKS) * 128LL + k0_matmul_gelu_erf_place[tap_group]) * 8;
             kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
           }
 #pragma unroll 1
@@ -768,25 +772,25 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
             kw_bulk_copy_all(to, from + rank * (SHARE * 8), SHARE * 16, filled, (1u << CLUSTER) - 1);
           }
         }
-        if (++turn == PRODUCERS) turn = 0;
+        if (++producer == PRODUCERS) producer = 0;
         if (++stage == STAGES) stage = 0, parity ^= 1;
-        if (++depth == DEPTHS) depth = 0, ++piece;
+        if (++depth == DEPTHS) depth = 0, ++tap_group;
       }
     }
   } else {  // the consumers
     kw_registers_more<232>();
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
-    const int part_row = TEAMS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
-    float* slab = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SLAB;
+    const int part_row = WARPGROUPS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
+    float* subtile = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SUBTILE;
     int stage = 0;
     unsigned parity = 0;
     for (int tile = first_tile; tile < TILES; tile += next_tile) {
       int group, phase_class, row_block, column_block;
       k0_matmul_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
       row_block = row_block * CLUSTER + rank;
-      const int first_piece = k0_matmul_gelu_erf_pieces[phase_class], last_piece =
-          k0_matmul_gelu_erf_pieces[phase_class + 1];
-      const int begin = 0, end = (last_piece - first_piece) * DEPTHS;
+      const int first_tap_group = k0_matmul_gelu_erf_tap_groups[phase_class];
+      const int last_tap_group = k0_matmul_gelu_erf_tap_groups[phase_class + 1];
+      const int begin = 0, end = (last_tap_group - first_tap_group) * DEPTHS;
       float sums[PRODUCTS][COLUMNS / 2], part[PRODUCTS][COLUMNS / 2];
 #pragma unroll
       for (int p = 0; p < PRODUCTS; ++p)
@@ -794,9 +798,9 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
         for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = part[p][i] = 0.0f;
       int add = 0, since = worker * 2;  // whether `part` holds something; steps since the last promotion
       int before = -1;  // a stage whose products may still be running
-      int piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;
+      int tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;
       for (int step = begin; step < end; ++step) {
-        const int first = k0_matmul_gelu_erf_first_tap[piece], last = k0_matmul_gelu_erf_first_tap[piece + 1];
+        const int first = k0_matmul_gelu_erf_first_tap[tap_group], last = k0_matmul_gelu_erf_first_tap[tap_group + 1];
         const unsigned buffer = stages + stage * STAGE_BYTES;
         const unsigned long long a = kw_operand(buffer + part_row * 16, PITCH * 16);
         const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
@@ -817,7 +821,7 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
           add = since = 0;
         }
         if (++stage == STAGES) stage = 0, parity ^= 1;
-        if (++depth == DEPTHS) depth = 0, ++piece;
+        if (++depth == DEPTHS) depth = 0, ++tap_group;
       }
       kw_wgmma_wait<0>();
       if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
@@ -831,24 +835,24 @@ static __global__ void __launch_bounds__(384, 1) k0_matmul_gelu_erf_core(
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], 4.738e-07f, sums[p][i]);
 
-      // Slab by slab through shared memory to the epilogue.
+      // Subtile by subtile through shared memory to the epilogue.
 #pragma unroll
       for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
       if (row_block > 31) continue;
 #pragma unroll 1
-      for (int number = 0; number < PRODUCTS / HEIGHT * SLABS; ++number) {
-        const long long first_row = row_block * (1LL * APART) + part_row + number / SLABS * (HEIGHT * 64);
-        kw_part_sync(1 + worker, 128);  // The slab before has been read.
+      for (int number = 0; number < PRODUCTS / HEIGHT * SUBTILES; ++number) {
+        const long long first_row = row_block * (1LL * APART) + part_row + number / SUBTILES * (HEIGHT * 64);
+        kw_part_sync(1 + worker, 128);  // The subtile before has been read.
 #pragma unroll
         for (int p = 0; p < PRODUCTS; ++p)
 #pragma unroll
-          for (int s = 0; s < SLABS; ++s)
-            if (number == p / HEIGHT * SLABS + s)
-              k0_matmul_gelu_erf_stage(sums[p], s * (SLAB_COLUMNS / 2), slab, thread);
+          for (int s = 0; s < SUBTILES; ++s)
+            if (number == p / HEIGHT * SUBTILES + s)
+              k0_matmul_gelu_erf_stage(sums[p], s * (SUBTILE_COLUMNS / 2), subtile, thread);
         kw_part_sync(1 + worker, 128);
-        k0_matmul_gelu_erf_finish(in0, in1, in2, out0, left_scales, right_scales, slab, thread, phase_class, group,
+        k0_matmul_gelu_erf_finish(in0, in1, in2, out0, left_scales, right_scales, subtile, thread, phase_class, group,
             first_row,
-                      column_block * COLUMNS + number % SLABS * SLAB_COLUMNS);
+                      column_block * COLUMNS + number % SUBTILES * SUBTILE_COLUMNS);
       }
     }
   }

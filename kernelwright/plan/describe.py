@@ -99,7 +99,7 @@ _PASSES = {0: "", 1: ", for statistics alone, which take less to store",
 
 def _reduced(kernel: Contraction) -> str:
     """What a contraction's kernel reduces, in words."""
-    if kernel.totals:
+    if kernel.position_reductions:
         return f"the {prod(kernel.domain[3:])} positions of each channel"
     if kernel.pools:
         lines = f" of each {kernel.pool_lines} lines" if kernel.pool_lines > 1 else ""

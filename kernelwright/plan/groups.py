@@ -397,7 +397,7 @@ class Grouping:
                 return group in needs and self.joined.anchor(node) is anchor
             # A reshape of the domain, or of what reductions leave of it: see whether it maps (else Apart).
             sizes = [n.size for n in group.nodes if self.joined.anchor(n) is anchor]
-            if not self.joined.is_beyond(node, anchor):  # with totals nothing is computed for each position
+            if not self.joined.is_beyond(node, anchor):  # reductions over positions alone compute no position
                 sizes.append(prod(group.domain))
             return kind == "pointwise" and group in needs and node.size in sizes and node not in self.apart
         if kind == "reduction":
@@ -434,11 +434,12 @@ class Grouping:
         return any(not mine.isdisjoint(self._sources(member)) for member in group.nodes)
 
     def _sources(self, node: Node) -> frozenset[Node]:
-        """Large stored operands of an on-the-fly evaluation; a contraction in place of its totals and pools."""
+        """Large stored operands of an on-the-fly evaluation; a contraction in place of its reductions over positions
+        and pools."""
         if node not in self.known_sources:
-            totals, pools = self.joined.totals, self.joined.pools
+            positions, pools = self.joined.positions, self.joined.pools
             self.known_sources[node] = frozenset(
-                totals.get(load) or pools.get(load, load) for load in self._loads(node))
+                positions.get(load) or pools.get(load, load) for load in self._loads(node))
         return self.known_sources[node]
 
     def _loads(self, node: Node) -> list[Node]:

@@ -75,7 +75,8 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
             products = {n: c for n, c in products.items() if n not in kept}
             continue
         staged = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
-                  and (step.kernel.totals or step.kernel.pools) for n in step.covers}  # maybe: a stage is not alone
+                  and (step.kernel.position_reductions or step.kernel.pools)
+                  for n in step.covers}  # maybe: a stage is not alone
         alone = {n: ALONE for step in plan.kernels
                  if (n := _lone(step, captured_operators, bool(channels_last))) is not None
                  and n not in kept and n not in staged}

@@ -149,18 +149,19 @@ def results_at(kernel: Contraction, points: Points, sums: torch.Tensor, inputs: 
 
 def granted(kernel: Contraction, points: Points, exact: torch.Tensor, sums: torch.Tensor,
             inputs: Sequence[torch.Tensor]) -> tuple[Error, ...]:
-    """The errors that totals would have if all elements that they take had the torch call's error, to the same side.
+    """The errors that reductions over positions would have if all elements that they take had the torch call's error,
+    to the same side.
 
     A kernel that stores its elements is held to the torch call's error in each, whatever that leaves in a mean of them,
     which PyTorch takes then: of independent errors next to nothing, and all of what is the same in every element. A
-    kernel that takes the mean itself is held to no less than that. () of kernels without totals.
+    kernel that takes the mean itself is held to no less than that. () of kernels without reductions over positions.
 
     exact, sums: the sums at the points, and as the torch call has them.
     """
-    if not kernel.totals:
+    if not kernel.position_reductions:
         return ()
     off = []
-    for total in kernel.totals:
+    for total in kernel.position_reductions:
         wanted, found = (values_at(total.expression, points, inputs, dtype, {Reduced(0): values}).double()
                          for dtype, values in ((torch.float64, exact), (torch.float32, sums)))
         legal = wanted.isfinite() & found.isfinite()

@@ -58,7 +58,7 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             if choice is None:  # its other kernel has been given up, and with it this one
                 continue
             second = choice.recompute if step.pass_number == 2 else None
-            if kernel.scheme == "correlation":  # has nothing but totals: what computed the rest computes all
+            if kernel.scheme == "correlation":  # only reductions over positions: what has the rest has all
                 chosen.pop(node)
                 if choice.recompute is not None:
                     chosen[node] = replace(choice.recompute, reduces=False, lines=False, figures=None)

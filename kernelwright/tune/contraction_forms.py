@@ -60,7 +60,8 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
 
 
 def _correlates(kernel: Contraction, columns: list[list[Choice]]) -> bool:
-    """Whether a contraction's totals may come sooner from products of x with itself than by any tiling of ``columns``,
+    """Whether a contraction's reductions over positions may come sooner from products of x with itself than by any
+    tiling of ``columns``,
     by the guess."""
     if not gram.takes(kernel):
         return False

@@ -21,9 +21,11 @@ from kernelwright.plan.kernels import Store
 Points = list[torch.Tensor]
 """For each axis of a domain an int64 tensor, all of which can be broadcast to (rows, points of a row)."""
 
-# Rows that are looked at without totals, the products for which there may be fewer, and how many there are at least.
+# Rows that are looked at without reductions over positions, the products for which there may be fewer, and how many
+# there are at least.
 _ROWS, _PRODUCTS, _LEAST_ROWS = 8192, 1 << 29, 512
-# Planes that are looked at with totals, but for no more points than this, and how many there are at least.
+# Planes that are looked at with reductions over positions, but for no more points than this, and how many there are at
+# least.
 _PLANES, _PLANE_POINTS, _LEAST_PLANES = 512, 1 << 24, 4
 # They are of so many pairs of batch and group, more where these have few channels and fewer where that needs more
 # elements of the left operand than this, each counted for each of its taps.
@@ -35,10 +37,11 @@ _GATHERED = 1 << 25
 def some_points(kernel: Contraction, device: torch.device) -> Points:
     """Random rows of points of a contraction's domain, the same on every call.
 
-    With totals these are planes, as many as keep to bounds of memory and time, and a handful whatever their size.
+    With reductions over positions these are planes, as many as keep to bounds of memory and time, and a handful
+    whatever their size.
     """
     generator = torch.Generator().manual_seed(1)
-    if kernel.totals:
+    if kernel.position_reductions:
         return [p.to(device) for p in _some_planes(kernel, generator)]
     together = kernel.out_channels if kernel.reductions else prod(kernel.pool_window) if kernel.pools else 1
     depth = kernel.in_channels * prod(len(a.taps) for a in kernel.axes) * together
@@ -143,7 +146,7 @@ def exact_sums(kernel: Contraction, points: Points, inputs: Sequence[torch.Tenso
 
     changed: what is done to the operands' elements before they are multiplied, float64 to float64.
     """
-    if kernel.totals:
+    if kernel.position_reductions:
         return _sums_of_planes(kernel, points, inputs, changed)
     places = torch.broadcast_tensors(*points)
     result = torch.zeros(places[0].numel(), dtype=torch.float64, device=places[0].device)

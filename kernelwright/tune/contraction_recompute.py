@@ -1,9 +1,9 @@
 """Contractions that are recomputed (:mod:`kernelwright.plan.fusion.recompute`): which can be, and whether that takes
 less time than to store their results and read them from memory.
 
-A kernel that stores, with totals or without them, and the passes behind it are held against two kernels and what is
-left to do behind those. Each kernel is measured, or predicted, by itself, and what follows is taken to run at the speed
-of a copy (:mod:`kernelwright.tune.contraction_after`).
+A kernel that stores, with reductions over positions or without them, and the passes behind it are held against two
+kernels and what is left to do behind those. Each kernel is measured, or predicted, by itself, and what follows is taken
+to run at the speed of a copy (:mod:`kernelwright.tune.contraction_after`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def seconds_of(choice: Choice) -> float:
 
 
 def pairs_of(plan: Plan) -> dict[Node, Pair]:
-    """The contractions that a plan recomputes, as they should be: in pass 1 nothing but totals is stored, and the
+    """The contractions that a plan recomputes, as they should be: in pass 1 nothing but reductions over positions is
+    stored, and the
     kernel of pass 2, not another one behind it, reads what follows from them."""
     firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.pass_number == 1}
     made = {n: 1 << number for number, first in enumerate(firsts.values()) for n in first.outputs}
@@ -124,9 +125,9 @@ def plan_recomputed(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapp
     return None, {}
 
 
-def with_totals(steps: Iterable[KernelStep]) -> list[Node]:
-    """The contractions whose kernels take totals."""
-    return [s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.totals]
+def with_position_reductions(steps: Iterable[KernelStep]) -> list[Node]:
+    """The contractions whose kernels take reductions over positions."""
+    return [s.covers[0] for s in steps if isinstance(s.kernel, Contraction) and s.kernel.position_reductions]
 
 
 def takes_lines(kernel: Contraction) -> bool:
@@ -149,9 +150,9 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
     """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
 
     A contraction that something reduces is tried with what its kernel can reduce and without that, where windows have
-    lines also with windows of the last axis alone, and where totals are read together with its results it is tried
-    recomputed. The kernel of pass 2 takes what reductions it can: without them it would store as much as a kernel that
-    is alone. What follows a pair counts as what follows its second step.
+    lines also with windows of the last axis alone, and where reductions over positions are read together with its
+    results it is tried recomputed. The kernel of pass 2 takes what reductions it can: without them it would store as
+    much as a kernel that is alone. What follows a pair counts as what follows its second step.
 
     takes: whether there is a kernel for windows of several lines.
     """
@@ -169,10 +170,10 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
         for step in contraction_steps(plan):
             if step.covers[0] in nodes:
                 found[step.covers[0]].append((plan, [step]))
-    recomputed, pairs = plan_recomputed(make, given, with_totals(steps))
+    recomputed, pairs = plan_recomputed(make, given, with_position_reductions(steps))
     fewer = _without_lines(given, (pair.second for pair in pairs.values()), takes)
     if fewer != given:
-        recomputed, pairs = plan_recomputed(make, fewer, with_totals(steps))
+        recomputed, pairs = plan_recomputed(make, fewer, with_position_reductions(steps))
     if recomputed is not None:
         for node, pair in pairs.items():
             found[node].append((recomputed, pair.steps))

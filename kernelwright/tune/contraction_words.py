@@ -26,7 +26,7 @@ def line(case: Case, measured: Measured | None, choice: Choice | None, reason: s
     """What was measured of one contraction, and what it takes."""
     kernel, number = case.kernel, case.step.pass_number
     subject = f"{_sizes(case.node)}, its channels reduced," if kernel.reductions else \
-        f"{_sizes(case.node)}, its positions reduced," if kernel.totals else \
+        f"{_sizes(case.node)}, its positions reduced," if kernel.position_reductions else \
         f"{_sizes(case.node)}, its windows{' of two lines' * (kernel.pool_lines > 1)} reduced," if kernel.pools else \
         _sizes(case.node)
     subject += f" in pass {number} of two" if number else ""

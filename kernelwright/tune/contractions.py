@@ -6,9 +6,9 @@ may round to TF32; ``strict``: in true float32). The fastest one that counts sta
 
 What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
 pass over memory: the lesser of both is what has to be beaten. A contraction whose results are reduced (output channels,
-positions or windows of them) is tried with the reductions in its kernel and without them, and where totals are read
-together with the results also recomputed; what each plan does after it is added. Without a device the roofline
-model decides.
+positions or windows of them) is tried with the reductions in its kernel and without them, and where reductions over
+positions are read together with the results also recomputed; what each plan does after it is added. Without a device
+the roofline model decides.
 """
 
 from __future__ import annotations

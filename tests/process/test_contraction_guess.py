@@ -71,7 +71,7 @@ def test_the_error_of_rounded_operands():
 def test_sums_of_rounded_operands_of_planes_are_those_of_points():
     kernel = convolution(2, 2, 5, 4, (9, 8), (3, 3), padding=1).kernel
     inputs = [torch.randn(kernel.left_domain), torch.randn(kernel.right_domain)]
-    planes = replace(kernel, totals=(Reduction("sum", Reduced(0)),))
+    planes = replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),))
     points = some_points(planes, CPU)
     found = exact_sums(planes, points, inputs, rounded)
     torch.testing.assert_close(found, exact_sums(kernel, points, inputs, rounded), rtol=1e-13, atol=1e-13)

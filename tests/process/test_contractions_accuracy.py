@@ -72,12 +72,14 @@ def reducing(field: str, kinds: Sequence[str], case: ContractionCase, *, pool_si
 
 
 REDUCING = [
-    reducing("totals", ["moments", "max"], convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1)),
-    reducing("totals", ["sum", "min"], convolution(2, 1, 5, 12, (17,), (3,), padding=1, transposed=True),
+    reducing("position_reductions", ["moments", "max"], convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1)),
+    reducing("position_reductions", ["sum", "min"], convolution(2, 1, 5, 12, (17,), (3,), padding=1, transposed=True),
              ordinary=False),
-    reducing("totals", ["sum"], convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, transposed=True)),
-    reducing("totals", ["moments"], convolution(2, 1, 16, 24, (11, 8), (3, 2), dilation=2, stride=2)),
-    reducing("totals", ["max"], convolution(1, 1, 2, 7, (4, 5, 6), (5, 3, 1), padding=(4, 1, 0), stride=(1, 3, 2))),
+    reducing("position_reductions", ["sum"],
+             convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, transposed=True)),
+    reducing("position_reductions", ["moments"], convolution(2, 1, 16, 24, (11, 8), (3, 2), dilation=2, stride=2)),
+    reducing("position_reductions", ["max"],
+             convolution(1, 1, 2, 7, (4, 5, 6), (5, 3, 1), padding=(4, 1, 0), stride=(1, 3, 2))),
     reducing("pools", ["max", "sum"], convolution(3, 2, 9, 10, (7, 9), (3, 3), padding=1), pool_size=2),
     reducing("pools", ["min"], convolution(2, 1, 5, 12, (17,), (3,), stride=2, transposed=True), pool_size=3),
 ]
@@ -88,14 +90,15 @@ REDUCING = [
 def test_points_of_planes_and_windows(case, gathered, monkeypatch):
     """All positions of a plane, or of a window, stand together; their results are compared once, others at each.
     What does not fit the memory at once is gathered in parts."""
-    monkeypatch.setattr(contraction_points, "_GATHERED", gathered if case.kernel.totals else 100 * gathered)
+    monkeypatch.setattr(contraction_points, "_GATHERED", gathered if case.kernel.position_reductions
+                        else 100 * gathered)
     kernel, inputs = case.kernel, case.inputs()
     points = some_points(kernel, CPU)
-    together = prod(kernel.domain[3:]) if kernel.totals else kernel.pool_size
+    together = prod(kernel.domain[3:]) if kernel.position_reductions else kernel.pool_size
     sums = exact_sums(kernel, points, inputs)
     assert sums.shape == torch.broadcast_shapes(*(p.shape for p in points)) and sums.shape[1] == together
     torch.testing.assert_close(sums, sums_of_products(kernel, inputs)[tuple(points)], rtol=1e-12, atol=1e-12)
-    if kernel.totals:
+    if kernel.position_reductions:
         assert len(points[0]) == prod(kernel.domain[:3]) == len(torch.cat(points[:3], 1).unique(dim=0)), "all of so few"
     exact = accuracy.results_at(kernel, points, sums, inputs, exact=True)
     outputs = evaluate_contraction(kernel, inputs)
@@ -118,7 +121,7 @@ def test_so_many_planes_as_there_is_room_for():
     """A few of them where they are large, of several entries of the batch; many where they are small."""
     def of(*sizes: int, batch: int = 64, groups: int = 1, outs: int = 96, ins: int = 64) -> tuple[int, int, int, int]:
         kernel = convolution(batch, groups, ins, outs, sizes, (3,) * len(sizes), padding=1).kernel
-        points = some_points(replace(kernel, totals=(Reduction("sum", Reduced(0)),)), CPU)
+        points = some_points(replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),)), CPU)
         rows = torch.cat(points[:3], 1)
         assert len(rows) == len(rows.unique(dim=0)) and all(
             (rows[:, a] < size).all() for a, size in enumerate(kernel.domain[:3]))
@@ -192,13 +195,13 @@ def test_the_torch_call_computes_the_same_sums(name):
     assert 0 < error.rms < 1e-6 and error.rms <= error.largest < 1e-5
 
 
-@pytest.mark.parametrize("field", ["totals", "pools"])
+@pytest.mark.parametrize("field", ["position_reductions", "pools"])
 def test_what_is_reduced_is_held_to_the_torch_call(field, monkeypatch):
     """Each result on each distribution: a kernel that computes as PyTorch does passes, one that loses digits of its
     reductions alone does not."""
     step = a_case(Of(lambda m, x: m.a(F.relu(x)) * 2, a=nn.Conv2d(4, 6, 3, padding=1, stride=2)), (2, 4, 17, 16)).step
     kernel = step.kernel
-    pooled = kernel.pooled_domain if field == "totals" else (*kernel.domain[:-1], kernel.domain[-1] // 2)
+    pooled = kernel.pooled_domain if field == "position_reductions" else (*kernel.domain[:-1], kernel.domain[-1] // 2)
     strides = strides_of(pooled) if field == "pools" else (*strides_of(kernel.domain[:3]), 0, 0)
     kernel = replace(kernel, stores=(*kernel.stores, Store(1, Index(strides), Reduced(1))), pool_size=2,
                      output_dtypes=("float32",) * 2, **{field: (Reduction("sum", kernel.stores[0].expression),)})
@@ -215,7 +218,7 @@ def test_what_is_reduced_is_held_to_the_torch_call(field, monkeypatch):
     errors = trials._errors(case, calls, inputs, outputs, {}, CPU, strict=True)
     count = len(accuracy.DISTRIBUTIONS)
     granted = errors.pop(trials._GRANTED)
-    assert len(granted) == 2 * count * (field == "totals")
+    assert len(granted) == 2 * count * (field == "position_reductions")
     assert {len(found) for found in errors.values()} == {2 * count}
     assert [e.count for e in errors["right"]] == [e.count for e in errors[trials._CALL]]
     assert all(e.rms < 1e-6 for e in errors["right"] + errors[trials._CALL])
@@ -269,7 +272,7 @@ def test_values_are_the_models_own():
 def test_totals_may_have_what_their_elements_may():
     """Of independent errors a mean has next to none; a kernel that takes it is held to one that all elements share, as
     large as the torch call's are."""
-    case = reducing("totals", ["sum"], convolution(2, 1, 9, 12, (30, 40), (3, 3)), ordinary=False)
+    case = reducing("position_reductions", ["sum"], convolution(2, 1, 9, 12, (30, 40), (3, 3)), ordinary=False)
     kernel, inputs = case.kernel, [x.abs() for x in case.inputs()]
     inputs[3].zero_()
     points = some_points(kernel, CPU)

@@ -74,7 +74,7 @@ def way(case: Case) -> str:
     """Which kernel of a norm's contraction a case is about."""
     if case.step.pass_number:
         return f"pass {case.step.pass_number}"
-    return "joined" if case.kernel.totals else "apart"
+    return "joined" if case.kernel.position_reductions else "apart"
 
 
 def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured], kernels: int = 4
@@ -291,7 +291,7 @@ def test_a_form_without_room_gives_up_what_it_cannot_have(monkeypatch):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
 
     for full, expected in ((lambda k: not k.pools, replace(choice, recompute=replace(choice.recompute, reduces=False))),
-                           (lambda k: not k.totals, replace(choice, reduces=False, recompute=None))):
+                           (lambda k: not k.position_reductions, replace(choice, reduces=False, recompute=None))):
         monkeypatch.setattr(contraction_fit, "generates", full)
         assert contraction_fit.fitting(plan_of, {node: choice}) == {node: expected}
 
@@ -330,7 +330,8 @@ def test_where_the_second_kernel_cannot_reduce_there_is_no_pair():
 
 def test_no_tiling_no_pair(monkeypatch):
     few = captured(Of(lambda m, x: F.instance_norm(m.a(x)), a=nn.Conv2d(8, 64, 3)), 128, 8, 128, 128)
-    monkeypatch.setattr(contraction_recompute, "tilings", lambda kernel, core: [] if kernel.totals else [None])
+    monkeypatch.setattr(contraction_recompute, "tilings", lambda kernel, core: [] if kernel.position_reductions
+                        else [None])
     assert all(choice.recompute is None for choice in tune.predicted(few, few, H200).values())
 
 

@@ -45,7 +45,7 @@ def test_nothing_reads_the_results_again(name: str) -> None:
     """Neither the convolution's results nor the norm's are stored: its kernel writes totals alone."""
     plan = planned(_model(ALONE[name]), (torch.randn(2, 3, 12, 12),))
     (kernel,) = contractions(plan)
-    assert len(kernel.totals) == (2 if name in ("group norm, sum", "scaled", "standardised") else 1)
+    assert len(kernel.position_reductions) == (2 if name in ("group norm, sum", "scaled", "standardised") else 1)
     assert max(step.outputs[0].size for step in plan.kernels) <= 2 * 8
     assert all(step.kernel.row in ((), (4,), (2,), (2, 4)) for step in plan.kernels
                if isinstance(step.kernel, LoopKernel)), [step.kernel for step in plan.kernels]

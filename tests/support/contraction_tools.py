@@ -22,7 +22,7 @@ from kernelwright.codegen.cuda.gemm.generate import generate, tilings
 from kernelwright.codegen.cuda.gemm.operands.prepack import packing
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import geometry_of
-from kernelwright.codegen.cuda.gemm.tap_folding import joined
+from kernelwright.codegen.cuda.gemm.tap_folding import with_folded_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
 from kernelwright.codegen.cuda.support.snippets import snippets
@@ -169,7 +169,7 @@ def generated(kernel: Contraction, tiling: Tiling | None, name: str) -> Source:
     if tiling is None:
         return Source(Untiled(kernel, made.workspace_bytes), name, made.definition, frozenset(made.support))
     if tiling.folded_taps > 1:
-        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
+        kernel, tiling = with_folded_taps(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
     return Source(geometry_of(kernel, tiling), name, made.definition, frozenset(made.support))
 
 

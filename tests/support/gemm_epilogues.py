@@ -142,7 +142,7 @@ def totalled(case: ContractionCase, *totals: tuple[str, Expression], ordinary: b
     values[0] = Apply("add", (Apply("mul", (values[0], Load(first, place))), Load(first + 1, channel)))
     stores = list(kernel.stores) if ordinary else []
     stores += [Store(len(stores) + n, place, value) for n, value in enumerate(values)]
-    changed = replace(kernel, totals=tuple(Reduction(*total) for total in totals), stores=tuple(stores),
+    changed = replace(kernel, position_reductions=tuple(Reduction(*total) for total in totals), stores=tuple(stores),
                       input_dtypes=(*kernel.input_dtypes, "float32", "float32"),
                       output_dtypes=kernel.output_dtypes[:1] * len(stores))
     shapes = (kernel.domain[:3], (kernel.groups, kernel.out_channels))

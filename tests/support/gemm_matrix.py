@@ -132,7 +132,7 @@ def check(case: ContractionCase, found: Sequence[torch.Tensor], inputs: Sequence
     """Outputs are those of float64, up to what rounding may come to behind the case's epilogue; what is not finite is
     the same."""
     kernel = case.kernel
-    own = check_channels if kernel.reductions else check_positions if kernel.totals else check_sums
+    own = check_channels if kernel.reductions else check_positions if kernel.position_reductions else check_sums
     own(case, found, inputs)
 
 
@@ -160,7 +160,7 @@ def check_as_accurate_as_float32(case: ContractionCase, found: Sequence[torch.Te
 def promoted(entries: Sequence[Entry]) -> list[int]:
     """The entries of ``fp16x3`` whose sums are promoted, and stored as they are."""
     return [n for n, (case, tiling, *_) in enumerate(entries) if case.kernel.scheme == "fp16x3" and tiling.promote
-            and not (case.kernel.reductions or case.kernel.totals or case.kernel.pools)]
+            and not (case.kernel.reductions or case.kernel.position_reductions or case.kernel.pools)]
 
 
 def spoiled(case: ContractionCase, both: bool) -> list[torch.Tensor]:
@@ -169,7 +169,7 @@ def spoiled(case: ContractionCase, both: bool) -> list[torch.Tensor]:
     inputs = case.inputs()
     x, w = inputs[0].view(-1), inputs[1].view(-1)
     x[3], x[4], w[-3] = nan, nan, 0.0  # of two neighbours a stride passes by one
-    if case.kernel.batch > 1 + bool(case.kernel.totals):  # of a total nothing else would be finite
+    if case.kernel.batch > 1 + bool(case.kernel.position_reductions):  # of a total nothing else would be finite
         x[-1] = inf
     if both:
         w[2] = -inf
@@ -270,7 +270,7 @@ class Matrix:
         inputs = [t.clamp(-3, 3) for t in case.inputs()]
         inputs = [inputs[0] * factors[0], inputs[1] * factors[1], *inputs[2:]]
         found = run(*libraries[number], inputs)[0]
-        if case.kernel.reductions or case.kernel.totals:
+        if case.kernel.reductions or case.kernel.position_reductions:
             self.check(case, found, inputs)
             return
         for mine, expected in zip(found, case.expected(inputs), strict=True):
@@ -305,20 +305,20 @@ class Matrix:
 class StoreMatrix(Matrix):
     """What is asked of stores of positions, in each of their thread-value layouts.
 
-    unusual: whether scales of an image and of an output channel that are not usual come through
+    rescaled: whether scales of an image and of an output channel that are not usual come through
     keeps_what_is_before: whether what lies before a store's offset, and belongs to nobody, stays on a device
     """
 
     orders = ("reverse",)
     in_orders = one_in(3)
-    unusual: ClassVar[Which] = ()
+    rescaled: ClassVar[Which] = ()
     keeps_what_is_before: ClassVar[bool] = False
 
     @classmethod
     def _asked(cls) -> dict[str, list[int]]:
-        return super()._asked() | {"test_scales_that_are_not_usual": cls._numbers(cls.unusual)}
+        return super()._asked() | {"test_scales_beyond_the_fast_path": cls._numbers(cls.rescaled)}
 
-    def test_scales_that_are_not_usual(self, number, libraries):
+    def test_scales_beyond_the_fast_path(self, number, libraries):
         """An image so small, and an output channel so large, that their scales are not usual; and what is not
         finite."""
         case = self.entries[number][0]
@@ -401,7 +401,7 @@ class GuessedScales:
         change(inputs[0])
         found, workspace = run(library, text, inputs)
         assert wrong_scales(text, workspace) == wrong
-        if case.kernel.totals:
+        if case.kernel.position_reductions:
             check(case, found, inputs)
         else:
             check_images(case, inputs, found[0], self.bound)

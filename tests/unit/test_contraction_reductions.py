@@ -35,7 +35,8 @@ def test_totals_are_over_all_positions():
     per_channel = Index((8, 4, 1, 0, 0))
     stores = (Store(0, WHOLE, Reduced(0)), Store(1, per_channel, Reduced(1, 0)), Store(2, per_channel, Reduced(1, 1)),
               Store(3, per_channel, Apply("mul", (Reduced(2), Constant(0.5)))))
-    kernel = replace(KERNEL, totals=(Reduction("moments", squared()), Reduction("max", Reduced(0))), stores=stores,
+    kernel = replace(KERNEL, position_reductions=(Reduction("moments", squared()), Reduction("max", Reduced(0))),
+                     stores=stores,
                      input_dtypes=("float32",) * 3, output_dtypes=("float32",) * 4)
     inputs = operands()
     sums = sums_of_products(kernel, inputs)

@@ -140,7 +140,7 @@ def test_parts_of_an_input_are_read():
     assert step.outputs[0].bytes < step.inputs[0].bytes
 
 
-@pytest.mark.parametrize("field", ["reductions", "totals", "pools"])
+@pytest.mark.parametrize("field", ["reductions", "position_reductions", "pools"])
 def test_each_kind_counts_as_a_reduction(field):
     plan = plan_of(lambda m, y: y, (8, 8))
     step = contraction_of(plan)
@@ -159,7 +159,7 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
     mean = separate.results[0]
     kernel = contraction_of(separate).kernel
     place = Index((CHANNELS, 0, 1, 0, 0))
-    kernel = replace(kernel, totals=(Reduction("sum", Reduced(0)),), stores=(Store(0, place, Reduced(1)),))
+    kernel = replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),), stores=(Store(0, place, Reduced(1)),))
     together = joined(separate, (mean,))
     together = replace(together, steps=(replace(together.steps[0], kernel=kernel), *together.steps[1:]))
     one_pass = (node.bytes + mean.bytes) * BYTE + LAUNCH
@@ -170,8 +170,8 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
 
     def chosen_at(with_mean: float, without: float) -> bool:
         def try_out(case, *rest, **options):
-            cases[bool(case.kernel.totals)] = case
-            seconds = with_mean if case.kernel.totals else without
+            cases[bool(case.kernel.position_reductions)] = case
+            seconds = with_mean if case.kernel.position_reductions else without
             return Measured((Trial(Choice("fp16x3"), seconds, (Error(1e-7, 3e-7),)),), (), 1.0, (Error(1e-7, 3e-7),))
 
         monkeypatch.setattr(contraction_rounds, "try_out", try_out)

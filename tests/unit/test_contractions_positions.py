@@ -115,7 +115,7 @@ def test_totals_join(name):
     function, parts, shape, totals, at_positions, once, loops = {**TOTALS, **HALVES}[name]
     plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),))
     (kernel,) = contractions(plan)
-    assert [r.kind for r in kernel.totals] == totals and not kernel.reductions and not kernel.pools
+    assert [r.kind for r in kernel.position_reductions] == totals and not kernel.reductions and not kernel.pools
     assert (whole(kernel), len(kernel.stores)) == (at_positions, at_positions + once)
     assert work(plan)[0] == "Contraction" and len(work(plan)) == 1 + loops
     plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), reduces=False)
@@ -126,7 +126,8 @@ def test_a_norm_of_one_entry_needs_no_second_half():
     plan = planned(Of(lambda m, x: m.n(m.a(x)), a=image(), n=nn.BatchNorm2d(6)), (torch.randn(1, 4, 7, 5),))
     (kernel,) = contractions(plan)
     # Its running statistics are results of totals, too.
-    assert len(kernel.totals) == 1 and len(kernel.stores) == 5 and work(plan) == ["Contraction", "LoopKernel"]
+    assert len(kernel.position_reductions) == 1 and len(kernel.stores) == 5 and work(plan) == ["Contraction",
+                                                                                               "LoopKernel"]
 
 
 def test_what_is_no_reduction_of_all_positions_stays_whole():
@@ -150,20 +151,20 @@ def test_channels_come_before_positions():
     plan = planned(Of(lambda m, x: (m.a(x).softmax(1), m.a(x).mean((2, 3)), m.a(x).var()), a=image()),
                    (torch.randn(IMAGE),))
     (kernel,) = contractions(plan)
-    assert kernel.reductions and not kernel.totals
+    assert kernel.reductions and not kernel.position_reductions
     rows = [prod(s.kernel.row) for s in plan.kernels if isinstance(s.kernel, LoopKernel)]
     assert 2 * 6 * 5 * 3 in rows  # the variance of everything stayed whole
 
 
 def test_an_extremum_stays_with_its_place():
     plan = planned(Of(lambda m, x: tuple(m.a(x).relu().flatten(1).max(1)), a=image()), (torch.randn(IMAGE),))
-    assert work(plan) == ["Contraction", "Extremum"] and not contractions(plan)[0].totals
+    assert work(plan) == ["Contraction", "Extremum"] and not contractions(plan)[0].position_reductions
 
 
 def test_a_reduction_of_two_contractions_joins_the_later():
     plan = planned(Of(lambda m, x: (m.a(x) + m.b(x)).relu().mean((2, 3)), a=image(), b=image()), (torch.randn(IMAGE),))
     first, second = contractions(plan)
-    assert not first.totals and len(second.totals) == 1 and work(plan) == ["Contraction"] * 2
+    assert not first.position_reductions and len(second.position_reductions) == 1 and work(plan) == ["Contraction"] * 2
 
 
 def test_reductions_of_one_first_half_are_all_covered():
@@ -174,7 +175,7 @@ def test_reductions_of_one_first_half_are_all_covered():
 
     plan = planned(Of(forward, a=image()), (torch.randn(IMAGE),))
     (kernel,) = contractions(plan)
-    assert len(kernel.totals) == len(kernel.stores) == 1 and not plan.kept
+    assert len(kernel.position_reductions) == len(kernel.stores) == 1 and not plan.kept
     assert [n["axes"] for n in plan.kernels[0].covers if n.op == "amax"] == [(2, 3), (1, 2, 3), (0, 1, 2, 3)]
     assert work(plan) == ["Contraction", "LoopKernel", "LoopKernel"]
 
@@ -186,7 +187,7 @@ def test_totals_of_normalised_values_do_not_join():
         return y.abs().amax((2, 3)), m.b(y).amax((2, 3))
 
     plan = planned(Of(forward, a=image(), b=nn.Conv2d(6, 3, 2)), (torch.randn(IMAGE),))
-    assert [[r.kind for r in k.totals] for k in contractions(plan)] == [["sum"], ["max"]]
+    assert [[r.kind for r in k.position_reductions] for k in contractions(plan)] == [["sum"], ["max"]]
 
 
 def test_squeeze_and_excitation():
@@ -204,7 +205,7 @@ def test_a_network_that_trains():
                           nn.GroupNorm(2, 6), nn.SiLU(), nn.ConvTranspose2d(6, 4, 2, stride=2), nn.BatchNorm2d(4),
                           nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     plan = planned(model, (torch.randn(3, 3, 8, 7),))
-    assert [len(k.totals) for k in contractions(plan)] == [1, 1, 1, 0]
+    assert [len(k.position_reductions) for k in contractions(plan)] == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -212,7 +213,7 @@ def test_statistics_of_16_bit_values_are_not_rounded(dtype):
     name = str(dtype).removeprefix("torch.")
     parts = {"a": image(), "n": nn.GroupNorm(3, 6)}
     (kernel,) = contractions(narrow_plan(lambda m, x: m.n(F.gelu(m.a(x))), dtype, IMAGE, **deepcopy(parts)))
-    assert kernel.output_dtypes == (name, "float32", "float32") and kernel.totals
+    assert kernel.output_dtypes == (name, "float32", "float32") and kernel.position_reductions
     (kernel,) = contractions(narrow_plan(lambda m, x: m.a(x).sum(), dtype, IMAGE, a=image()))
     assert kernel.output_dtypes == ("float32",)
     (kernel,) = contractions(narrow_plan(lambda m, x: m.a(x).amax(), dtype, IMAGE, a=image()))
@@ -275,7 +276,7 @@ def test_pools_join(name):
     (kernel,) = contractions(plan)
     assert kernel.pool_lines == 1
     assert [r.kind for r in kernel.pools] == pools and kernel.pool_size == size
-    assert not whole(kernel) and not kernel.reductions and not kernel.totals
+    assert not whole(kernel) and not kernel.reductions and not kernel.position_reductions
     assert work(plan) == ["Contraction"] + ["LoopKernel"] * loops
     plan = planned(Of(function, **deepcopy(parts)), (torch.randn(shape),), reduces=False)
     assert not any(k.all_reductions for k in contractions(plan)) and len(plan.steps) > 1
@@ -350,7 +351,7 @@ def test_totals_beside_a_convolution_that_is_channels_last():
     plan = make_plan(graph, graph, move_bias=True, channels_last=frozenset({second}),
                      contractions={first: Choice("fp16x3")})
     (kernel,) = contractions(plan)
-    assert len(kernel.totals) == 1 and plan.channels_last == {second}
+    assert len(kernel.position_reductions) == 1 and plan.channels_last == {second}
     expected, _ = eager(model.double(), (x.double(),))
     with torch.no_grad():
         found, _ = run_plan(plan, values_of(model, graph, (x.double(),)))

@@ -105,7 +105,7 @@ def test_nothing_of_a_norm_is_read_back(name):
     assert len(pairs) == kernels.count("pass 1")
     for node, pair in pairs.items():
         first, second = (s.kernel for s in pair.steps)
-        assert first.totals and all(uses_reductions(s.expression) for s in first.stores)
+        assert first.position_reductions and all(uses_reductions(s.expression) for s in first.stores)
         sizes = {n.size for n in pair.first.outputs}
         assert max(sizes) <= node.shape[0] * node.shape[1]
         assert pair.first.covers[0] is pair.second.covers[0] is node
@@ -261,4 +261,4 @@ def test_random_norms(seed):
     model, x = drawn(seed)
     plan = planned(deepcopy(model), (x,), recompute=True)
     once = planned(deepcopy(model), (x,))
-    assert bool(pairs_of(plan)) == any(k.totals for k in contractions(once))
+    assert bool(pairs_of(plan)) == any(k.position_reductions for k in contractions(once))

@@ -25,8 +25,8 @@ def evaluate_contraction(kernel: Contraction, inputs: Sequence[torch.Tensor], dt
     others = [s for s in kernel.stores if s not in reduced]
     if kernel.reductions:
         loops = [_loop(kernel, kernel.reductions, kernel.stores, (2,))]
-    elif kernel.totals:
-        loops = [_loop(kernel, kernel.totals, reduced, spatial), _loop(kernel, (), others)]
+    elif kernel.position_reductions:
+        loops = [_loop(kernel, kernel.position_reductions, reduced, spatial), _loop(kernel, (), others)]
     elif kernel.pools:
         loops = [_pooling(kernel, reduced), _loop(kernel, (), others)]
     else:

@@ -130,7 +130,8 @@ def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:
 
     return replace(kernel, batch=total if outer == 0 else kernel.batch, axes=tuple(axes),
                    left=replaced(kernel.left, _moving(change)), right=replaced(kernel.right, _moving(without)),
-                   stores=stores, reductions=moved(kernel.reductions), totals=moved(kernel.totals),
+                   stores=stores, reductions=moved(kernel.reductions),
+                   position_reductions=moved(kernel.position_reductions),
                    pools=moved(kernel.pools))
 
 

@@ -90,7 +90,7 @@ def first_position(shape: tuple[int, ...], count: int) -> int | None:
     return axis if count == 1 else None
 
 
-def is_total(node: Node, anchor: Node, elements: Elements) -> bool:
+def reduces_positions(node: Node, anchor: Node, elements: Elements) -> bool:
     """Whether a reduction is over all positions of a convolution's output, for each entry of the batch and channel."""
     x, count = node.inputs[0], positions_of(anchor)
     if node.op not in TOTALS or count == 1 or x.size != anchor.size:

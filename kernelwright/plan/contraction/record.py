@@ -83,7 +83,8 @@ class Contraction:
     fp16      the same with one term and one product: 11 bits, as TF32 has
     native    16-bit operands as they are, float32 sums
     float32   multiply-adds in float32, no tensor cores
-    correlation   none are formed: totals, of which there must be nothing else, from products of x with itself in
+    correlation   none are formed: reductions over positions, of which there must be nothing else, from products of x
+    with itself in
               float64
 
     Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
@@ -98,9 +99,9 @@ class Contraction:
     a store whose index does not move along the output channels is written once per (n, g, p), and its expression does
     not depend on the channel.
 
-    ``totals`` are reductions (sum, max, min, moments) over all output positions p of each (n, g, o). Where there are
-    any, a store that uses ``Reduced(i + 1, component)``, the result of total i, is written once per (n, g, o): its
-    index does not move along positions, and neither does its expression depend on them.
+    ``position_reductions`` are reductions (sum, max, min, moments) over all output positions p of each (n, g, o). Where
+    there are any, a store that uses ``Reduced(i + 1, component)``, the result of total i, is written once per (n, g,
+    o): its index does not move along positions, and neither does its expression depend on them.
 
     ``pools`` are reductions (sum, max, min) over windows of ``pool_size`` neighbouring positions along the last axis,
     which do not overlap: positions j * pool_size to (j + 1) * pool_size - 1, for j below out_size // pool_size. With
@@ -109,8 +110,8 @@ class Contraction:
     axis before that, in the same way. A store that uses ``Reduced(i + 1)`` is over `pooled_domain`, in which windows
     are counted along these axes; what its expression loads is, too. Other stores are as ever.
 
-    At most one of ``reductions``, ``totals`` and ``pools`` is not empty. The expression of a total or a pool uses no
-    other.
+    At most one of ``reductions``, ``position_reductions`` and ``pools`` is not empty. The expression of a total or a
+    pool uses no other.
     """
 
     batch: int
@@ -126,7 +127,7 @@ class Contraction:
     scheme: str
     tiling: TargetTiling | int | None = None
     reductions: tuple[Reduction, ...] = ()
-    totals: tuple[Reduction, ...] = ()
+    position_reductions: tuple[Reduction, ...] = ()
     pools: tuple[Reduction, ...] = ()
     pool_size: int = 1
     pool_lines: int = 1
@@ -159,7 +160,7 @@ class Contraction:
     @property
     def all_reductions(self) -> tuple[Reduction, ...]:
         """What is reduced, over channels or positions."""
-        return (*self.reductions, *self.totals, *self.pools)
+        return (*self.reductions, *self.position_reductions, *self.pools)
 
     @property
     def pooled_domain(self) -> tuple[int, ...]:
@@ -175,7 +176,7 @@ class Contraction:
         return window if self.pool_planes > 1 else window[1:] if self.pool_lines > 1 else window[2:]
 
     @property
-    def paired_axis(self) -> int:
+    def parity_axis(self) -> int:
         """The spatial axis of which a tile may have both output phases: the last one, or that of pooled lines."""
         return len(self.axes) - self.pool_lines
 

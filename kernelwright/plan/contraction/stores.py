@@ -48,7 +48,7 @@ class Stores:
         """The record with what is reduced of it."""
         found = tuple(self.found[1:])
         if self.group.over == "positions":
-            return replace(record, totals=found)
+            return replace(record, position_reductions=found)
         if self.group.over == "windows":
             planes, lines, size = (1, 1, *self._window)[-3:]
             return replace(record, pools=found, pool_size=size, pool_lines=lines, pool_planes=planes)

@@ -5,9 +5,9 @@ values over the same positions::
 
     mean_p ((y - m) r g + b) = (mean_p y - m) r g + b
 
-So where a contraction's kernel takes totals of its results, a mean over positions of their norm needs nothing else of
-them. In the graph norms are operators, which stay whole where PyTorch computes them (`algebra/norms.py` opens those
-below which something collapses); here they are primitives.
+So where a contraction's kernel takes reductions over positions of its results, a mean over positions of their norm
+needs nothing else of them. In the graph norms are operators, which stay whole where PyTorch computes them
+(`algebra/norms.py` opens those below which something collapses); here they are primitives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import prod
 from kernelwright.algebra.build import NARROW, SUMS, align, reshape
 from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.plan.bits import union
-from kernelwright.plan.contraction.positions import Elements, is_total
+from kernelwright.plan.contraction.positions import Elements, reduces_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ def affine_sums(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Colle
     elements = Elements(order, roles, anchors)
     moved: dict[Node, Node] = {}
     below: dict[Node, int] = {}  # anchors that a node is made of
-    totals: dict[Node, int] = {}  # those that it needs reductions of
+    positions: dict[Node, int] = {}  # those that it needs reductions of
     for node in order:
         below[node] = elements.anchors.of.get(node, 0) | union(below, node.inputs)
-        totals[node] = (below[node] if roles[node] == "reduction" else 0) | union(totals, node.inputs)
+        positions[node] = (below[node] if roles[node] == "reduction" else 0) | union(positions, node.inputs)
         built = None
-        if node.op in SUMS and roles[node] == "reduction" and totals[node.inputs[0]] and node.dtype not in NARROW:
-            built = _before(node, roles, elements, totals, moved)
+        if node.op in SUMS and roles[node] == "reduction" and positions[node.inputs[0]] and node.dtype not in NARROW:
+            built = _before(node, roles, elements, positions, moved)
         if built is not None:
             moved[node] = built
         elif node.op == "reshape":
@@ -60,21 +60,21 @@ def affine_sums(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Colle
     return moved
 
 
-def _before(node: Node, roles: Mapping[Node, str], elements: Elements, totals: dict[Node, int],
+def _before(node: Node, roles: Mapping[Node, str], elements: Elements, positions: dict[Node, int],
             moved: Mapping[Node, Node]) -> Node | None:
     """A sum of a value to which steps were applied: the steps, applied to a sum. None where that is no total of a
-    contraction whose totals the steps need."""
+    contraction whose reductions over positions the steps need."""
     value, axes, steps = node.inputs[0], tuple(node["axes"]), []
     while (step := _last_step(value, axes, roles)) is not None:
         steps.append(step)
         value = step.node.inputs[0 if step.first else 1]
         # A reshape leaves the last axes as they are; an operand may lack the first ones.
         axes = tuple(a - step.node.rank + value.rank for a in axes)
-    needed = union(totals, (step.other for step in steps if step.other is not None))
+    needed = union(positions, (step.other for step in steps if step.other is not None))
     wanted = list(elements.of(value, needed))
     if not wanted or node.dtype != value.dtype:
         return None
-    if not any(is_total(make(node.op, value, axes=axes, keepdim=True), anchor, elements) for anchor in wanted):
+    if not any(reduces_positions(make(node.op, value, axes=axes, keepdim=True), anchor, elements) for anchor in wanted):
         return None
     result = make(node.op, moved[value], axes=axes, keepdim=True, origin=node.origin)
     for step in reversed(steps):

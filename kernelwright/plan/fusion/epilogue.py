@@ -9,10 +9,10 @@ of them. Each saves a pass over the sums and, where nobody else reads these, the
 walks of the epilogue through shared memory, and up to 128 channels no more than that, as tiles that multiply fast are
 as wide; up to `MOST_REDUCED` a tile has fewer rows, so that tuning measures both.
 
-Reductions over all positions (totals) and over windows of the last axis (pools) join as well, and save the same. No
+Reductions over all positions and over windows of the last axis (pools) join as well, and save the same. No
 tile has all positions: what needs a total together with the sums, as a norm does, reads again what the chain stored at
-its end. Pools join where nothing else is left of the sums. A kernel has one of the three: channels before totals before
-pools.
+its end. Pools join where nothing else is left of the sums. A kernel has one of the three: channels before reductions
+over positions before pools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from math import prod
 from kernelwright.ir.node import Node
 from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.bits import Bits, union
-from kernelwright.plan.contraction.positions import Elements, is_pool, is_total, windows_below
+from kernelwright.plan.contraction.positions import Elements, is_pool, reduces_positions, windows_below
 from kernelwright.plan.contraction.products import MOST_REDUCED, TYPES, channels_of
 from kernelwright.plan.records import Choice
 
@@ -32,17 +32,17 @@ from kernelwright.plan.records import Choice
 class Below:
     """The contractions that each node is or depends on.
 
-    totals: reductions, each with a contraction that they take along: what depends on it through them alone does not
+    positions: reductions, each with a contraction that they take along: what depends on it through them alone does not
     count as depending on it.
     """
 
-    def __init__(self, order: Iterable[Node], anchors: Bits, totals: Mapping[Node, Node] | None = None) -> None:
+    def __init__(self, order: Iterable[Node], anchors: Bits, positions: Mapping[Node, Node] | None = None) -> None:
         self.anchors = anchors
         self.of: dict[Node, int] = {}
         for node in order if anchors.every else ():
             self.of[node] = anchors.of.get(node, 0) | union(self.of, node.inputs)
-            if totals and node in totals:
-                self.of[node] &= ~anchors.of[totals[node]]
+            if positions and node in positions:
+                self.of[node] &= ~anchors.of[positions[node]]
 
 
 class Reached:
@@ -80,12 +80,12 @@ class Joined:
     """The reductions that may join a contraction, and which one: over all its output channels, over all its positions,
     over windows of its last axis.
 
-    beyond: for every node, the contractions of which it needs totals. reached: those whose kernels may compute it, with
-    reductions over channels that joined them.
+    beyond: for every node, the contractions of which it needs reductions over positions. reached: those whose kernels
+    may compute it, with reductions over channels that joined them.
     """
 
     channels: dict[Node, Node]
-    totals: dict[Node, Node]
+    positions: dict[Node, Node]
     pools: dict[Node, Node]
     anchors: Bits
     beyond: dict[Node, int]
@@ -93,14 +93,14 @@ class Joined:
 
     def anchor(self, node: Node) -> Node | None:
         """The contraction that a reduction may join."""
-        return self.channels.get(node) or self.totals.get(node) or self.pools.get(node)
+        return self.channels.get(node) or self.positions.get(node) or self.pools.get(node)
 
     def over(self, node: Node) -> str:
         """What a reduction that may join is over: channels, positions or windows."""
-        return "channels" if node in self.channels else "positions" if node in self.totals else "windows"
+        return "channels" if node in self.channels else "positions" if node in self.positions else "windows"
 
     def is_beyond(self, node: Node, anchor: Node) -> bool:
-        """Whether a node needs totals of ``anchor``, if that is a contraction."""
+        """Whether a node needs reductions over positions of ``anchor``, if that is a contraction."""
         return bool(self.beyond.get(node, 0) & self.anchors.of.get(anchor, 0))
 
 
@@ -127,11 +127,11 @@ def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node,
     reductions = [n for n in order if roles[n] == "reduction" and n not in apart and n.dtype in TYPES]
     taken = set(joined.channels.values())
     free = anchors.some(n for n in anchors.of if products[n].reduces and n not in taken)
-    joined.totals.update(_totals(reductions, free, sums, elements, anchors))
-    free &= ~anchors.some(joined.totals.values())
+    joined.positions.update(_positions(reductions, free, sums, elements, anchors))
+    free &= ~anchors.some(joined.positions.values())
     joined.pools.update(_pools(reductions, roles, readers, roots, free, sums, elements, anchors))
-    for node in order if joined.totals else ():
-        own = anchors.of[joined.totals[node]] if node in joined.totals else 0
+    for node in order if joined.positions else ():
+        own = anchors.of[joined.positions[node]] if node in joined.positions else 0
         joined.beyond[node] = own | union(joined.beyond, node.inputs)
     return joined
 
@@ -142,17 +142,17 @@ def _join_channels(node: Node, joined: Joined, products: Mapping[Node, Choice], 
     count = prod(operand.shape[axis] for axis in node["axes"])
     for anchor in joined.anchors.members(joined.reached.by(operand)) if 1 < count <= MOST_REDUCED else ():
         if products[anchor].reduces and anchor.size == operand.size and channels_of(anchor) == count and not (
-                is_total(node, anchor, elements) or is_pool(node, anchor, elements)):
+                reduces_positions(node, anchor, elements) or is_pool(node, anchor, elements)):
             joined.channels[node] = anchor
             return
 
 
-def _totals(reductions: Iterable[Node], free: int, sums: Reached, elements: Elements, anchors: Bits
+def _positions(reductions: Iterable[Node], free: int, sums: Reached, elements: Elements, anchors: Bits
             ) -> dict[Node, Node]:
     """Of several contractions that a value is made of, the last one can have it. free: those to join."""
     result: dict[Node, Node] = {}
     for node in reductions:
-        found = [a for a in anchors.members(sums.by(*node.inputs) & free) if is_total(node, a, elements)]
+        found = [a for a in anchors.members(sums.by(*node.inputs) & free) if reduces_positions(node, a, elements)]
         if found:
             result[node] = found[-1]
     return result
@@ -191,7 +191,8 @@ def _has_other_readers(node: Node, anchor: Node, roles: Mapping[Node, str], read
 
 def _is_read_again(node: Node, anchor: Node, roles: Mapping[Node, str], readers: Mapping[Node, list[Node]],
                    joined: Joined) -> bool:
-    """Whether something reads the result together with totals of it, through views or in a wider type or not."""
+    """Whether something reads the result together with reductions over positions of it, through views or in a wider
+    type or not."""
     return any(joined.is_beyond(r, anchor) if roles[r] == "pointwise" and not _widens(r) else
                (roles[r] == "view" or _widens(r)) and _is_read_again(r, anchor, roles, readers, joined)
                for r in readers[node])
@@ -203,16 +204,17 @@ def _widens(node: Node) -> bool:
 
 def _all_uses_pass(anchor: Node, ends: Collection[Node], roles: Mapping[Node, str],
                    readers: Mapping[Node, list[Node]], roots: Collection[Node], joined: Joined | None) -> bool:
-    """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its totals. joined: reductions of
+    """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its reductions over positions.
+    joined: reductions of
     which those over channels belong to the chain; None where none do."""
-    channels, totals = (joined.channels, joined.totals) if joined is not None else ({}, {})
+    channels, positions = (joined.channels, joined.positions) if joined is not None else ({}, {})
     stack, seen = [anchor], {anchor}
     while stack:
         current = stack.pop()
         if current in roots:
             return False
         for reader in readers[current]:
-            if reader in ends or totals.get(reader) is anchor or reader in seen:
+            if reader in ends or positions.get(reader) is anchor or reader in seen:
                 continue
             if roles[reader] not in ("pointwise", "view") and channels.get(reader) is not anchor:
                 return False

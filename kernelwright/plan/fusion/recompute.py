@@ -1,11 +1,12 @@
 """Contractions that are recomputed, for the sake of statistics of their whole result.
 
-A norm behind a contraction needs totals of all its results before it gives the first of its own. One kernel stores the
-results, and whatever normalises them reads them from memory. Where products are cheap beside that it costs less to
-recompute them: the kernel of pass 1 takes the totals and stores nothing else, that of pass 2 has the statistics and
-stores what follows from them. So the graph gets a second node for the contraction::
+A norm behind a contraction needs reductions over positions of all its results before it gives the first of its own. One
+kernel stores the results, and whatever normalises them reads them from memory. Where products are cheap beside that it
+costs less to recompute them: the kernel of pass 1 takes the reductions over positions and stores nothing else, that of
+pass 2 has the statistics and stores what follows from them. So the graph gets a second node for the contraction::
 
-    n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), t: totals, n, f: point by point
+    n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), t: reductions over positions, n, f: point
+    by point
 
 Totals stay with the first one, everything else moves to the second; how that is grouped, and what joins which kernel,
 follows from the rules for any contraction. What the second one needs of the statistics alone is stored, as small as it
@@ -55,18 +56,18 @@ class Recomputed:
 
 def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Recomputed:
     """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.recompute`), if
-    something reads their results together with totals of them.
+    something reads their results together with reductions over positions of them.
 
     roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`).
     """
     roots = list(roots)
     order = list(walk(roots))
     joined = joining(order, roles, users(roots), roots, anchors, ())
-    # Of what reads a second node, only totals are of the first.
-    below = Below(order, joined.anchors, joined.totals)
+    # Of what reads a second node, only reductions over positions are of the first.
+    below = Below(order, joined.anchors, joined.positions)
     reached = Reached(roles, below)
     read = 0
-    for node in order if joined.totals else ():
+    for node in order if joined.positions else ():
         reached.place(node)
         read |= reached.by(node) & joined.beyond[node] if roles[node] == "pointwise" else 0
     recomputed = {n for n in joined.anchors.members(read) if anchors[n].recompute is not None and anchors[n].reduces}
@@ -98,7 +99,7 @@ class _Builder:
     def place(self, node: Node) -> None:
         """Build a node; its inputs have been placed."""
         inputs = tuple(self.moved[i] for i in node.inputs)
-        anchor = self.joined.totals.get(node)
+        anchor = self.joined.positions.get(node)
         if node in self.recomputed:
             self.firsts[node] = {node: rebuild(node, inputs)}
             attributes = {**dict(node.attributes), "recompute": True}

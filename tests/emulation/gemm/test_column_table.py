@@ -115,7 +115,7 @@ def test_a_table_holds_no_more_than_its_bound():
 
 
 def test_subtiles_beyond_48_kilobytes_are_asked_for():
-    """Of reductions a slab holds all channels: that of the kernel that adds parts exceeds what it has unasked."""
+    """Of reductions a subtile holds all channels: that of the kernel that adds parts exceeds what it has unasked."""
     case = matmul(64, 2000, 250)
     wide = replace(case.kernel, reductions=(Reduction("max", Reduced(0)),))
     for kernel, asks in ((wide, True), (case.kernel, False)):

@@ -18,7 +18,7 @@ from torch import nn
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
+from kernelwright.codegen.cuda.gemm.tap_folding import foldable_taps, with_folded_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.ir.node import Node
@@ -38,7 +38,8 @@ def averaged(case: ContractionCase) -> ContractionCase:
     """The sum over positions in place of the result."""
     kernel = case.kernel
     place = Index((kernel.groups * kernel.out_channels, kernel.out_channels, 1, *(0 for _ in kernel.axes)))
-    changed = replace(kernel, totals=(Reduction("sum", Reduced(0)),), stores=(Store(0, place, Reduced(1)),))
+    changed = replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),),
+                      stores=(Store(0, place, Reduced(1)),))
     return replace(case, name=case.name + "_total", kernel=changed)
 
 
@@ -61,9 +62,10 @@ CASES = [
     averaged(convolution(2, 1, 3, 10, (9, 12), (3, 3), padding=1)),
 ]
 CHECKED = [
-    (case, replace(tiling, folded_taps=joinable(case.kernel),
+    (case, replace(tiling, folded_taps=foldable_taps(case.kernel),
                    promote=tiling.promote * (case.kernel.scheme == "fp16x3")))
-    for case in CASES for tiling in (TWO_TAPS, WIDE, PORTABLE) if not (case.kernel.totals and tiling.core == "mma")]
+    for case in CASES for tiling in (TWO_TAPS, WIDE, PORTABLE)
+    if not (case.kernel.position_reductions and tiling.core == "mma")]
 CHECKED += [(CASES[1], replace(TWO_TAPS, folded_taps=2, converts_left=True)),
             (CASES[2], replace(WIDE, folded_taps=2, packs_concurrently=True, rows=64, promote=1))]
 
@@ -100,7 +102,7 @@ def test_the_same_sums(data):
     kernel = case.kernel
     count = data.draw(st.integers(2, 8 // kernel.in_channels))
     assume(count <= len(kernel.axes[-1].taps))
-    changed = joined(kernel, count)
+    changed = with_folded_taps(kernel, count)
     assert changed.in_channels == count * kernel.in_channels and changed.domain == kernel.domain
     assert len(changed.axes[-1].taps) == -(-len(kernel.axes[-1].taps) // count)
     (found,), (expected,) = (evaluate_contraction(k, case.inputs()) for k in (changed, kernel))
@@ -121,19 +123,19 @@ def test_scales_that_were_guessed():
 def test_what_is_joined():
     """As many taps as eight channels hold, shared evenly."""
     def count(channels: int, taps: int, **options) -> int:
-        return joinable(convolution(1, 1, channels, 8, (32, 32), (3, taps), **options).kernel)
+        return foldable_taps(convolution(1, 1, channels, 8, (32, 32), (3, taps), **options).kernel)
 
     assert [count(c, 3) for c in (1, 2, 3, 4, 5, 8)] == [3, 3, 2, 2, 1, 1]
     assert [count(1, taps) for taps in (1, 2, 7, 8, 9, 11)] == [1, 2, 7, 8, 5, 6]
     assert count(3, 3, stride=2) == 2 and count(3, 4, stride=2, transposed=True) == 1
     assert count(3, 3, stride=(2, 1), transposed=True) == 2
     assert count(3, 3, scheme="native", dtype="float16") == 1 and count(3, 4, scheme="native", dtype="float16") == 2
-    assert joinable(with_epilogue(CASES[0]).kernel) == 1  # a function of x stands for zeros, too
+    assert foldable_taps(with_epilogue(CASES[0]).kernel) == 1  # a function of x stands for zeros, too
 
 
 def test_strides_are_taken_in():
     """Of stride 2 and 2 taps x has half as many positions, -1, 1, ..., 19, and no stride."""
-    axis = joined(convolution(1, 1, 3, 8, (20, 20), (7, 7), stride=2, padding=3).kernel, 2).axes[-1]
+    axis = with_folded_taps(convolution(1, 1, 3, 8, (20, 20), (7, 7), stride=2, padding=3).kernel, 2).axes[-1]
     assert (axis.in_stride, len(axis.taps), axis.in_size) == (1, 4, 11)
 
 
@@ -170,7 +172,7 @@ def test_another_plan_joins_no_taps():
 
         (kernel,) = contractions(plan_of({node: choice}))
         assert not isinstance(kernel.left, Load)
-        with pytest.raises(ValueError, match="no taps to join"):
+        with pytest.raises(ValueError, match="no taps to fold"):
             generate(kernel, "k")
         found = fitting(plan_of, {node: choice})[node].tiling
         assert found.folded_taps == 1 and (found.rows, found.depth) == (tiling.rows, 8)
@@ -185,7 +187,7 @@ def test_refused():
                           (convolution(1, 1, 3, 8, (9, 9), (3, 3), stride=2, transposed=True).kernel, 2),
                           (replace(kernel, axes=()), 2)):
         with pytest.raises(ValueError, match="taps"):
-            joined(changed, taps)
+            with_folded_taps(changed, taps)
     with pytest.raises(ValueError, match="taps"):
         generate(replace(kernel, tiling=replace(TWO_TAPS, folded_taps=3)), "k")
 
@@ -193,6 +195,6 @@ def test_refused():
 def test_x_and_w_themselves_are_read_again():
     """Sums that are not finite come from the operands as they lie."""
     text = generate(replace(CASES[0].kernel, tiling=CHECKED[0][1]), "k").definition
-    exact = text[text.index("k_exact("):]
-    assert "k_own_left(" in exact and "k_own_right(" in exact
+    recompute = text[text.index("k_recompute("):]
+    assert "k_own_left(" in recompute and "k_own_right(" in recompute
     assert "k_own_left(" not in generate(replace(CASES[0].kernel, tiling=TWO_TAPS), "k").definition

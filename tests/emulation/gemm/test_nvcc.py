@@ -23,15 +23,15 @@ def images(*channels: int, scheme: str = "fp16x3", **options) -> ContractionCase
     return with_epilogue(convolution(32, 1, *channels, **{**IMAGES, **options}, scheme=scheme))
 
 
-def wgmma(rows: int, columns: int, depth: int, stages: int, cluster: int = 1, promote: int = 0, teams: int = 1
+def wgmma(rows: int, columns: int, depth: int, stages: int, cluster: int = 1, promote: int = 0, warpgroups: int = 1
           ) -> Tiling:
-    return Tiling("wgmma", rows, columns, depth, stages, cluster, promote, teams)
+    return Tiling("wgmma", rows, columns, depth, stages, cluster, promote, warpgroups)
 
 
 WGMMA = [
     (LARGE, wgmma(128, 128, 32, 4, promote=4)), (LARGE, wgmma(128, 192, 32, 3, 2, promote=4)),
-    (LARGE, wgmma(64, 128, 32, 4, promote=4, teams=2)), (HALVES, wgmma(128, 256, 64, 3, 2)),
-    (HALVES, wgmma(256, 128, 64, 3)), (images(64, 128, scheme="fp16"), wgmma(128, 128, 32, 4, 2, teams=2)),
+    (LARGE, wgmma(64, 128, 32, 4, promote=4, warpgroups=2)), (HALVES, wgmma(128, 256, 64, 3, 2)),
+    (HALVES, wgmma(256, 128, 64, 3)), (images(64, 128, scheme="fp16"), wgmma(128, 128, 32, 4, 2, warpgroups=2)),
     (images(64, 64), wgmma(64, 64, 32, 2, promote=4)), (images(48, 24, stride=2, transposed=True), None),
     (matmul(256, 65536, 256), None), (softmax(images(64, 128)), wgmma(128, 128, 32, 4, 2, promote=4)),
     (softmax(matmul(4096, 64, 256, groups=4, scheme="native", dtype="bfloat16")), None),

@@ -119,7 +119,7 @@ def test_lines_agree_with_pytorchs_pools(libraries):
 
 
 def test_images_of_any_magnitude_stand_side_by_side(libraries):
-    """Rows whose scale is usual, and others, in one slab."""
+    """Rows whose scale is usual, and others, in one subtile."""
     for number in (0, 4, 29, 30):
         case = CHECKED[number][0]
         inputs = case.inputs()
@@ -163,7 +163,7 @@ def test_lines_share_their_rows(case):
 
 @pytest.mark.parametrize(("case", "tiling"), CHECKED, ids=[name_of(*entry) for entry in CHECKED])
 def test_subtiles_are_read_in_vectors(case, tiling):
-    """Windows are aligned to as many floats as are read at a time, and all of a slab's are there."""
+    """Windows are aligned to as many floats as are read at a time, and all of a subtile's are there."""
     finish = epilogue(Geometry(case.kernel, tiling), "k")
     size, columns = case.kernel.pool_size * case.kernel.pool_lines, subtile_columns(case.kernel, tiling)
     assert finish.row_stride == tiling.parities and finish.column_stride % min(size, 4) == 0 and finish.floats % 4 == 0
@@ -195,7 +195,8 @@ REFUSED: list[tuple[Contraction, dict, str]] = [
     (pooled(LINE, 2, "moments").kernel, {}, "pools other than sum, max, min"),
     (replace(pooled(LINE, 2).kernel, pools=(Reduction("max", Reduced(0)), Reduction("max", Reduced(1)))), {},
      "pools other than"),
-    (replace(pooled(LINE, 2).kernel, totals=(Reduction("max", Reduced(0)),)), {}, "beside other reductions"),
+    (replace(pooled(LINE, 2).kernel, position_reductions=(Reduction("max", Reduced(0)),)), {},
+     "beside other reductions"),
     (replace(softmax(LINE).kernel, pools=(Reduction("max", Reduced(0)),), pool_size=2), {}, "beside other reductions"),
     (channels_last(pooled(STRIDED, 2)).kernel, {}, "channels are neighbours"),
     (pooled(matmul(20, 30, 40), 2).kernel, {}, "product without positions"),
@@ -227,7 +228,7 @@ def test_two_lines_are_together_for_pools_alone(case):
     """What stores each sum takes the two phases of a tile for neighbours along the last axis."""
     kernel = case.kernel
     assert kernel.pool_lines == 2 and not kernel.pools
-    for changed in (kernel, replace(kernel, totals=(Reduction("sum", Reduced(0)),))):
+    for changed in (kernel, replace(kernel, position_reductions=(Reduction("sum", Reduced(0)),))):
         assert not holds(changed, BOTH) and holds(changed, WGMMA)
         with pytest.raises(ValueError, match="two lines in a tile without pools"):
             generate(replace(changed, tiling=BOTH), "k")
@@ -253,7 +254,7 @@ def test_what_is_refused_is_not_proposed(kernel):
                                     for channels, scheme in ((64, "fp16"), (64, "fp16x3"), (8, "fp16x3"))),
                                   with_much(lined(VOLUME), 2)], ids=lambda c: c.name)
 def test_tilings_are_proposed_that_pool(case):
-    phases = case.kernel.axes[case.kernel.paired_axis].out_stride
+    phases = case.kernel.axes[case.kernel.parity_axis].out_stride
     found = tilings(case.kernel, "wgmma")
     assert 1 <= len(set(found)) == len(found) <= 8 and {t.parities for t in found if t.core == "wgmma"} == {phases}
     portable = tilings(case.kernel, "mma")

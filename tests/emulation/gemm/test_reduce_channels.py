@@ -91,7 +91,7 @@ def test_the_evaluator_agrees_with_pytorch():
 
 
 def test_channels_that_no_subtile_holds_are_refused():
-    with pytest.raises(ValueError, match="slabs"):
+    with pytest.raises(ValueError, match="subtiles"):
         epilogue(Geometry(softmax(matmul(70, 30, 33)).kernel, TILING), "k")
 
 

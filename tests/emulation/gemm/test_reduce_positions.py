@@ -30,11 +30,12 @@ MMA = Tiling("mma", rows=64, columns=64, depth=16, stages=2, promote=1)
 
 
 def seven(case: ContractionCase) -> ContractionCase:
-    """Totals of seven expressions, whose values take more than a block's shared memory where a slab has 128 columns."""
+    """Totals of seven expressions, whose values take more than a block's shared memory where a subtile has 128
+    columns."""
     return totalled(case, *(("sum", Apply("mul", (SUM, Constant(float(n))))) for n in range(7)))
 
 
-IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)  # several n in a slab
+IMAGE = convolution(3, 1, 5, 20, (7, 9), (3, 3), padding=1)  # several n in a subtile
 GROUPS = convolution(2, 2, 9, 13, (8, 9), (3, 3), padding=1)
 VOLUME = convolution(2, 1, 20, 40, (4, 5, 6), (3, 3, 3), padding=1)
 LINE = convolution(3, 1, 24, 100, (150,), (3,), padding=1)
@@ -43,7 +44,7 @@ APART = convolution(2, 1, 9, 12, (9, 10), (4, 4), stride=2, padding=1, transpose
 ODD = convolution(3, 2, 9, 10, (7, 9), (3, 3), stride=2, padding=1, transposed=True)  # of odd sizes
 SPARSE = convolution(2, 1, 8, 8, (9, 9), (1, 1), stride=3, transposed=True)  # classes without taps
 POINTS = convolution(2, 1, 36, 72, (9, 9), (1, 1))  # weights that may be read as they lie
-MANY = convolution(1, 1, 3, 8, (72, 70), (3, 3), padding=1, scheme="fp16")  # slabs enough for several warps
+MANY = convolution(1, 1, 3, 8, (72, 70), (3, 3), padding=1, scheme="fp16")  # subtiles enough for several warps
 
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (every(IMAGE), WGMMA), (moments(GROUPS), WGMMA), (average(VOLUME), replace(WGMMA, columns=48)),
@@ -60,7 +61,7 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (moments(ODD), replace(MMA, columns=32)),
     (moments(POINTS), Tiling("mma", rows=64, columns=128, depth=32, stages=3, promote=1, converts_right=True)),
     (every(convolution(2, 1, 16, 24, (11, 8), (3, 2), scheme="native", dtype="bfloat16")), replace(WGMMA, promote=0)),
-    (moments(LINE), replace(MMA, rows=256, columns=128)),  # two teams
+    (moments(LINE), replace(MMA, rows=256, columns=128)),  # two consumer warpgroups
 ]
 
 pytestmark = pytest.mark.usefixtures("few_processors")
@@ -82,7 +83,8 @@ def test_nan_and_inf_come_out_where_pytorch_has_them(number, libraries):
     inputs[0].view(-1)[3], inputs[0].view(-1)[-1] = nan, inf  # of the first n, and of the last
     found = run(*libraries[number], inputs)[0]
     check(case, found, inputs)
-    first = len(case.kernel.stores) - len(case.kernel.totals) - sum(t.kind == "moments" for t in case.kernel.totals)
+    reductions = case.kernel.position_reductions
+    first = len(case.kernel.stores) - len(reductions) - sum(r.kind == "moments" for r in reductions)
     assert all(bool(x.isnan().any()) for x in found[first:])
     assert any(bool(x.isinf().any()) for x in found[first:])
     assert bool(found[first].isfinite().any()) == (case.kernel.batch * case.kernel.groups > 2)
@@ -103,7 +105,7 @@ def test_small_variances_beside_large_means(number, libraries):
     domain = case.kernel.domain
     inputs = case.inputs()
     inputs[2] += 3e4
-    inputs[3] += torch.arange(inputs[3].numel()) % 97 / 40  # slabs differ in their means
+    inputs[3] += torch.arange(inputs[3].numel()) % 97 / 40  # subtiles differ in their means
     found = run(*libraries[number], inputs)[0]
     stored = found[0].double().reshape(*domain[:3], -1)
     assert stored.mean() > 1e4 * stored.std(-1).max() / 4
@@ -150,12 +152,13 @@ STORE = PLAIN.stores[1]
     (channels_last(moments(IMAGE)).kernel, WGMMA, "neighbours"),
     (channels_last(moments(IMAGE)).kernel, MMA, "neighbours"),
     (channels_last(moments(APART)).kernel, replace(WGMMA, parities=2), "neighbours"),
-    (replace(PLAIN, totals=(Reduction("logsumexp", SUM),)), WGMMA, "no totals but"),
-    (replace(PLAIN, totals=(Reduction("moments", Reduced(1)),)), WGMMA, "no totals but"),
+    (replace(PLAIN, position_reductions=(Reduction("logsumexp", SUM),)), WGMMA, "no reductions over positions but"),
+    (replace(PLAIN, position_reductions=(Reduction("moments", Reduced(1)),)), WGMMA,
+     "no reductions over positions but"),
     (replace(PLAIN, pools=(Reduction("max", SUM),), pool_size=2), WGMMA, "beside"),
     (replace(PLAIN, reductions=(Reduction("max", SUM),)), WGMMA, "beside"),
     (every(LINE).kernel, replace(MMA, rows=256, columns=128), "bytes of shared memory"),
-    (seven(LINE).kernel, replace(WGMMA, columns=128, split_k=2), "bytes of a slab"),
+    (seven(LINE).kernel, replace(WGMMA, columns=128, split_k=2), "bytes of a subtile"),
     (replace(PLAIN, axes=(replace(PLAIN.axes[0], out_size=0), PLAIN.axes[1])), WGMMA, "no positions"),
     (replace(PLAIN, stores=(replace(STORE, index=PLAIN.stores[0].index),)), WGMMA, "differ from position"),
     (replace(PLAIN, stores=(replace(STORE, expression=Apply("add", (Reduced(1), SUM))),)), WGMMA, "differ"),

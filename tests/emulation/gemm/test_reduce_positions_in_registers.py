@@ -101,16 +101,16 @@ def test_positions_of_cells(number, libraries):
     case, tiling = CHECKED[number]
     geometry = libraries[number][1].geometry
     _, workspace = run(*libraries[number], case.inputs())
-    at, size = geometry.places["slab_positions"]
-    found = workspace[at:at + size].view(torch.int32).reshape(len(geometry.classes), geometry.slabs, 2)
-    slabs, pitch = tiling.rows // 64 // (1 if tiling.pingpong == 2 or tiling.rows == 64 else 2), geometry.pitches[0]
+    at, size = geometry.places["position_counts"]
+    found = workspace[at:at + size].view(torch.int32).reshape(len(geometry.classes), geometry.subtiles, 2)
+    subtiles, pitch = tiling.rows // 64 // (1 if tiling.pingpong == 2 or tiling.rows == 64 else 2), geometry.pitches[0]
     counts = torch.zeros(case.kernel.batch, dtype=torch.int64)
-    for slab in range(geometry.slabs):
+    for subtile in range(geometry.subtiles):
         for which in range(2):
-            n = slab * 64 // pitch + which
-            cells = found[:, slab, which]
-            first = max(slab // slabs * slabs * 64, n * pitch) // 64
-            if n >= case.kernel.batch or slab != first or (which and (slab + 1) * 64 <= n * pitch):
+            n = subtile * 64 // pitch + which
+            cells = found[:, subtile, which]
+            first = max(subtile // subtiles * subtiles * 64, n * pitch) // 64
+            if n >= case.kernel.batch or subtile != first or (which and (subtile + 1) * 64 <= n * pitch):
                 assert not cells.any()
             else:
                 counts[n] += cells.sum()
@@ -163,7 +163,7 @@ def test_small_variances_beside_large_means(number, libraries, stored):
     domain = case.kernel.domain
     inputs = case.inputs()
     inputs[2] += 3e4
-    inputs[3] += torch.arange(inputs[3].numel()) % 97 / 40  # slabs differ in their means
+    inputs[3] += torch.arange(inputs[3].numel()) % 97 / 40  # subtiles differ in their means
     found = run(*libraries[number], inputs)[0]
     values = run(*stored[number], inputs)[0][0].double().reshape(*domain[:3], -1)
     assert values.mean() > 1e4 * values.std(-1).max() / 4
@@ -224,7 +224,7 @@ def test_warps_meet_before_shared_memory_changes(case, barriers):
     assert len(places) == barriers + (case.kernel.scheme == "fp16")
     assert finish.index("for (int of_n") < places[0] < min(finish.index("counts[warp] ="), finish.index("met[warp"))
     if case.kernel.scheme != "native":
-        assert places[0] < finish.index("kw_read4(columns_usual") < places[1] < finish.index("float2 two_column_scale")
+        assert places[0] < finish.index("kw_read4(columns_fast") < places[1] < finish.index("float2 two_column_scale")
 
 
 @pytest.mark.parametrize("columns, together", [(8, 2), (16, 4), (24, 8), (64, 8)])
@@ -233,7 +233,7 @@ def test_lanes_share_columns(columns, together):
     case = alone(LINE)
     made = epilogue(Geometry(case.kernel, replace(WGMMA, columns=columns)), "k")
     assert re.search(rf"float k_sum_of_lanes\(float \(&value\)\[{together}\], int lane\)", made.definitions)
-    components = sum(COMPONENTS[total.kind] for total in case.kernel.totals)
+    components = sum(COMPONENTS[total.kind] for total in case.kernel.position_reductions)
     assert made.floats == components * 4 * columns + 12 + columns
 
 

@@ -24,10 +24,10 @@ from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.expressions import Index
 
 
-def tiling(case: ContractionCase, rows: int = 16, teams: int = 2, slots: int = 8, columns: int = 64) -> Tiling:
+def tiling(case: ContractionCase, rows: int = 16, warpgroups: int = 2, slots: int = 8, columns: int = 64) -> Tiling:
     """A tiling of strips for the case."""
     depth = 8 if case.kernel.in_channels <= 8 else 16
-    return Tiling("row_buffered", rows, columns, depth, slots, pingpong=teams, converts_left=True)
+    return Tiling("row_buffered", rows, columns, depth, slots, pingpong=warpgroups, converts_left=True)
 
 
 FEW = convolution(3, 1, 5, 20, (7, 10), (3, 3), padding=1)
@@ -41,7 +41,7 @@ ROUNDED = convolution(2, 1, 16, 66, (6, 40), (3, 3), scheme="fp16")
 WIDE = convolution(1, 1, 2, 3, (4, 140), (1, 5), padding=(0, 2))
 LONG = convolution(1, 1, 64, 128, (5, 500), (3, 3), padding=1, scheme="fp16")  # no room for whole lines
 CASES = [(with_epilogue(FEW), tiling(FEW)), (with_epilogue(IMAGE), tiling(IMAGE, 24, 3)),
-         (with_epilogue(MANY), tiling(MANY)), (STRIDED, tiling(STRIDED, teams=1)),
+         (with_epilogue(MANY), tiling(MANY)), (STRIDED, tiling(STRIDED, warpgroups=1)),
          (with_epilogue(APART), tiling(APART)),
          (with_epilogue(VOLUME), tiling(VOLUME)), (PADDED, tiling(PADDED, 8)), (ROUNDED, tiling(ROUNDED, 32)),
          (with_epilogue(WIDE), tiling(WIDE, 64)), (every(FEW), tiling(FEW)),
@@ -49,7 +49,7 @@ CASES = [(with_epilogue(FEW), tiling(FEW)), (with_epilogue(IMAGE), tiling(IMAGE,
          (every(VOLUME, ordinary=False), tiling(VOLUME)), (moments(MANY), tiling(MANY))]
 # Items of several lines and fewer channels; lines that are no multiple of them.
 CASES += [(with_epilogue(FEW), tiling(FEW, columns=32)), (with_epilogue(FEW), tiling(FEW, columns=16, slots=9)),
-          (STRIDED, tiling(STRIDED, teams=1, columns=16, slots=12)), (PADDED, tiling(PADDED, 8, columns=32)),
+          (STRIDED, tiling(STRIDED, warpgroups=1, columns=16, slots=12)), (PADDED, tiling(PADDED, 8, columns=32)),
           (with_epilogue(IMAGE), tiling(IMAGE, 24, columns=32)), (ROUNDED, tiling(ROUNDED, 32, 3, columns=32)),
           (with_epilogue(APART), tiling(APART, columns=16, slots=12)), (every(FEW), tiling(FEW, columns=32)),
           (every(VOLUME), tiling(VOLUME, columns=16, slots=9)), (moments(FEW), tiling(FEW, columns=16, slots=9))]
@@ -69,11 +69,11 @@ POINTS = convolution(2, 1, 16, 16, (6, 20), (1, 1), stride=2, scheme="fp16")
 CUT = convolution(1, 1, 64, 64, (7, 700), (3, 3), stride=2, padding=1, scheme="fp16")  # no room for whole lines
 CASES += [(with_epilogue(EVEN), tiling(EVEN)), (with_epilogue(FIVES), tiling(FIVES, 24, 3)),
           (POINTS, tiling(POINTS, columns=16, slots=9)), (every(EVEN), tiling(EVEN, 8, 3)),
-          (with_epilogue(CUT), tiling(CUT, 64, slots=5)), (every(POINTS), tiling(POINTS, columns=32, teams=1))]
-POOLS = [(pooled(case, size, kind), tiling(case, rows, teams)) for case, size, kind, rows, teams in (
+          (with_epilogue(CUT), tiling(CUT, 64, slots=5)), (every(POINTS), tiling(POINTS, columns=32, warpgroups=1))]
+POOLS = [(pooled(case, size, kind), tiling(case, rows, warpgroups)) for case, size, kind, rows, warpgroups in (
     (FEW, 2, "max", 16, 2), (lined(FEW), 2, "min", 16, 1), (lined(IMAGE), 4, "sum", 24, 2), (WIDE, 8, "max", 64, 2),
     (lined(convolution(2, 1, 8, 66, (10, 35), (3, 3))), 2, "max", 40, 2))]
-POOLS += [(much(case, size), tiling(case, rows, teams)) for case, size, rows, teams in (
+POOLS += [(much(case, size), tiling(case, rows, warpgroups)) for case, size, rows, warpgroups in (
     (IMAGE, 2, 16, 3), (lined(MANY), 2, 24, 2), (lined(ROUNDED), 4, 32, 2), (IMAGE, 8, 8, 2), (VOLUME, 2, 8, 1))]
 SKIPPING = lined(convolution(2, 1, 9, 12, (11, 13), (3, 3), stride=(2, 1)))
 POOLS.append((much(SKIPPING, 4), tiling(SKIPPING, 16, slots=12)))
@@ -126,7 +126,7 @@ def test_tilings_are_proposed_first_and_fit(name):
 
 
 def test_strips_keep_multiprocessors_busy():
-    """Few images are cut into strips, and of each strip every team has an item."""
+    """Few images are cut into strips, and of each strip every consumer warpgroup has an work tile."""
     case = convolution(8, 1, 8, 64, (128, 128), (3, 3))
     numbers = RowBuffered(case.kernel, proposed(case.kernel)[0])
     waves = -(-numbers.strips // 132)
@@ -143,7 +143,8 @@ def test_long_images_are_planned_at_once():
 
 
 def test_a_consumer_warpgroup_of_several_windows_has_all_their_lines_at_once():
-    """Two items of a line for each team: a ring of four lines would wait for what the second of them is to finish,
+    """Two work tiles of a line for each consumer warpgroup: a ring of four lines would wait for what the second of them
+    is to finish,
     whose windows begin at the first of five lines."""
     case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
     with pytest.raises(ValueError, match="no strips whose ring"):

@@ -70,9 +70,9 @@ SHAPES = {"few": (transposed(64, 1, 16, 32, (64, 64), (4, 4), padding=1), 16, 2)
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_tilings_are_proposed_first_and_fit(name):
-    case, columns, teams = SHAPES[name]
+    case, columns, warpgroups = SHAPES[name]
     found = proposed(case.kernel)
-    assert found[0].columns == columns and found[0].pingpong == teams
+    assert found[0].columns == columns and found[0].pingpong == warpgroups
     for each in found:
         numbers = RowBuffered(case.kernel, each)
         assert numbers.shared_bytes <= 227 * 1024 and numbers.segments * each.rows * 2 >= numbers.positions.out_size

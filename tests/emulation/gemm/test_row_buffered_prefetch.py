@@ -20,7 +20,7 @@ BY_TWO = convolution(1, 1, 60, 64, (9, 92), (3, 3), stride=2, padding=1, scheme=
 #: Lines that share sectors, the last of whose channels are no eight; windows that move by two; planes.
 CASES = [(case, replace(made, sector_aligned=True)) for case, made in (
     (WHOLE, tiling(WHOLE, 72, slots=5)), (BY_TWO, tiling(BY_TWO, 48, slots=5)),
-    (DEEP, tiling(DEEP, 24, slots=4, teams=1)))]
+    (DEEP, tiling(DEEP, 24, slots=4, warpgroups=1)))]
 
 
 def watched(case: ContractionCase, made: Source) -> Source:

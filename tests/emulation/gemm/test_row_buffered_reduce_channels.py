@@ -38,7 +38,7 @@ MANY = convolution(2, 1, 16, 130, (6, 18), (2, 3), padding=(0, 1), scheme="fp16"
 VOLUME = convolution(2, 1, 3, 16, (5, 7, 12), (3, 3, 3))
 STRIDED = convolution(2, 1, 9, 12, (12, 13), (3, 4), stride=(2, 1))
 LONG = convolution(1, 1, 64, 128, (5, 500), (3, 3), padding=1, scheme="fp16")  # no room for whole lines
-CASES = [(folded(FEW, "min"), tiling(FEW)), (folded(FEW, "logsumexp"), tiling(FEW, teams=3, columns=32)),
+CASES = [(folded(FEW, "min"), tiling(FEW)), (folded(FEW, "logsumexp"), tiling(FEW, warpgroups=3, columns=32)),
          (folded(IMAGE, "logsumexp"), tiling(IMAGE, 32, 3)), (folded(IMAGE, "max", "sum"), tiling(IMAGE, 64, 1)),
          (folded(MANY, "min"), tiling(MANY, 24)), (folded(MANY, "logsumexp"), tiling(MANY, 16, 3)),
          (folded(VOLUME, "max"), tiling(VOLUME, 16, 2, 9, columns=16)), (folded(VOLUME, "sum"), tiling(VOLUME)),
@@ -86,7 +86,7 @@ def test_tilings_are_proposed_first_and_fit(name):
     assert len(found) > 1 and found[0].columns == columns
     for each in found:
         numbers = RowBuffered(case.kernel, each)
-        assert numbers.shared_bytes <= 227 * 1024 and numbers.line_items == numbers.segments // numbers.across
+        assert numbers.shared_bytes <= 227 * 1024 and numbers.line_work_tiles == numbers.segments // numbers.across
         assert predicted_milliseconds(case.kernel, each) > 0
 
 

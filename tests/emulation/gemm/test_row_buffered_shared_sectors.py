@@ -34,16 +34,16 @@ CASES = [aligned(with_epilogue(IMAGE), 24), aligned(SHARED, 32, 4), aligned(with
          aligned(with_epilogue(convolution(2, 1, 16, 130, (11, 22), (3, 3), scheme="fp16")), 24, 6),
          aligned(convolution(2, 1, 4, 64, (5, 9, 22), (2, 3, 3)), 24, 3)]
 
-#: Lines of two and three items, the last of which has three sectors and a part, or two; blocks of channels.
+#: Lines of two and three work tiles, the last of which has three sectors and a part, or two; blocks of channels.
 LINES = [convolution(2, 1, 6, 64, (9, width + 2), (3, 3)) for width in (62, 58, 66)]
 CASES += [aligned(LINES[0], 32, 3), aligned(with_epilogue(LINES[0]), 32, 2), aligned(LINES[1], 32, 4),
           aligned(LINES[2], 24, 1), aligned(LINES[2], 24, 3), aligned(with_epilogue(LINES[2]), 24, 5),
           aligned(convolution(1, 1, 16, 130, (11, 46), (3, 3), scheme="fp16"), 24, 3),
           aligned(with_epilogue(convolution(1, 1, 16, 100, (7, 46), (3, 3), scheme="fp16")), 24, 4)]
-#: Two and four stacked lines: of as many lines, and of fewer in the last item of an image; ragged channels.
+#: Two and four stacked lines: of as many lines, and of fewer in the last work tile of an image; ragged channels.
 SHORT, FEW = (convolution(3, 1, 5, channels, (17, 28), (3, 3), padding=(1, 0)) for channels in (30, 14))
-CASES += [aligned(SHORT, 32, teams, columns=32) for teams in (1, 3)]
-CASES += [aligned(case, 32, teams, columns=16, slots=9) for case, teams in ((FEW, 1), (FEW, 2), (SHORT, 2))]
+CASES += [aligned(SHORT, 32, warpgroups, columns=32) for warpgroups in (1, 3)]
+CASES += [aligned(case, 32, warpgroups, columns=16, slots=9) for case, warpgroups in ((FEW, 1), (FEW, 2), (SHORT, 2))]
 CASES += [aligned(with_epilogue(SHORT), 32, 3, columns=32), aligned(with_epilogue(IMAGE), 24, 2, columns=32),
           aligned(with_epilogue(SHARED), 32, 4, columns=16, slots=8),
           aligned(convolution(2, 1, 16, 16, (14, 24), (3, 3), scheme="fp16"), 24, 3, columns=16, slots=9),
@@ -110,7 +110,7 @@ static void store_{made.name}(const float* out, float2* to, float2 value) {{
 
 
 def test_no_two_warps_store_parts_of_a_sector():
-    """Of images in one strip; without ends they do, where teams do not have all lines of a channel."""
+    """Of images in one strip; without ends they do, where consumer warpgroups do not have all lines of a channel."""
     chosen = [(case, made) for case, made in CASES if made.pingpong > RowBuffered(case.kernel, made).channel_blocks]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(problem, "_PROCESSORS", 1)

@@ -17,8 +17,8 @@ from kernelwright.plan.contraction.record import Contraction
 
 def lines_and_units(numbers: RowBuffered, counts: list[int]) -> tuple[list[int], list[list[tuple[int, range]]]]:
     """Of each line that is brought the units that must have been finished before its slot is free again, and of each
-    team in their order the units that it finishes and the lines that each needs."""
-    phases, stride, items = numbers.kernel.pool_lines, numbers.line_stride, numbers.line_items
+    consumer warpgroup in their order the units that it finishes and the lines that each needs."""
+    phases, stride, items = numbers.kernel.pool_lines, numbers.line_stride, numbers.line_work_tiles
     until: list[int] = []
     of_teams: list[list[tuple[int, range]]] = [[] for _ in range(numbers.tiling.pingpong)]
     turn = 0
@@ -47,15 +47,15 @@ def ends(numbers: RowBuffered, counts: list[int]) -> bool:
         moved = False
         if brought < len(until) and (brought < slots or set(range(until[brought - slots])) <= finished):
             brought, moved = brought + 1, True
-        for team, own in enumerate(of_teams):
-            if done[team] == len(own):
+        for warpgroup, own in enumerate(of_teams):
+            if done[warpgroup] == len(own):
                 continue
-            unit, needed = own[done[team]]
-            item = done[team] // phases * len(of_teams) + team  # of all, in turns
-            before = item == 0 or done[(team - 1) % len(of_teams)] > (item - 1) // len(of_teams) * phases
-            if needed[-1] < brought and (before or done[team] % phases):
+            unit, needed = own[done[warpgroup]]
+            item = done[warpgroup] // phases * len(of_teams) + warpgroup  # of all, in turns
+            before = item == 0 or done[(warpgroup - 1) % len(of_teams)] > (item - 1) // len(of_teams) * phases
+            if needed[-1] < brought and (before or done[warpgroup] % phases):
                 finished.add(unit)
-                done[team] += 1
+                done[warpgroup] += 1
                 moved = True
     return brought == len(until) and all(count == len(own) for count, own in zip(done, of_teams, strict=True))
 
@@ -106,25 +106,28 @@ def test_what_is_refused_would_wait_for_ever():
 
 
 class Ends:
-    """Four warps of each team, which leave the ends of their lines in places and take those of the lines before."""
+    """Four warps of each consumer warpgroup, which leave the ends of their lines in places and take those of the lines
+    before."""
 
-    def __init__(self, teams: int, blocks: int, stacked: int, places: int, firsts: set[int]) -> None:
-        self.teams, self.blocks, self.stacked, self.places, self.firsts = teams, blocks, stacked, places, firsts
+    def __init__(self, warpgroups: int, blocks: int, stacked: int, places: int, firsts: set[int]) -> None:
+        self.warpgroups, self.blocks, self.stacked = warpgroups, blocks, stacked
+        self.places, self.firsts = places, firsts
         self.arrived = [0] * places
         self.found = [[-1] * 4 for _ in range(places)]  # of each warp's rows: whose ends they are
-        self.item, self.step = [[team] * 4 for team in range(teams)], [[0] * 4 for _ in range(teams)]
-        self.multiplied = [[0] * 4 for _ in range(teams)]
+        self.item, self.step = [[warpgroup] * 4 for warpgroup in range(warpgroups)], [[0] * 4
+                                                                                      for _ in range(warpgroups)]
+        self.multiplied = [[0] * 4 for _ in range(warpgroups)]
 
     def _over(self, item: int) -> bool:
-        """Whether a barrier says that an item's ends are there: it has two phases."""
+        """Whether a barrier says that an work tile's ends are there: it has two phases."""
         return self.arrived[item % self.places] // 4 % 2 != item // self.places % 2
 
     def _ready(self, item: int, warp: int, step: int) -> bool:
         """Whether a warp can take its next step."""
-        if step == 0 and self.teams > 1 and item:
-            before = (item - 1) % self.teams
-            return all(count > (item - 1) // self.teams for count in self.multiplied[before])
-        if step != 2 or ((self.stacked > 1 or self.teams == 1) and not self._over(item)):
+        if step == 0 and self.warpgroups > 1 and item:
+            before = (item - 1) % self.warpgroups
+            return all(count > (item - 1) // self.warpgroups for count in self.multiplied[before])
+        if step != 2 or ((self.stacked > 1 or self.warpgroups == 1) and not self._over(item)):
             return step != 2
         return self._slot(warp) > 0 or item in self.firsts or self._over(item - self.blocks)
 
@@ -132,13 +135,13 @@ class Ends:
         """Which of the stacked lines is a warp's."""
         return warp * self.stacked // 4
 
-    def advance(self, team: int, warp: int) -> bool:
+    def advance(self, warpgroup: int, warp: int) -> bool:
         """Take a warp's next step, if it can: multiply; leave ends; wait for those before, and read them."""
-        item, step = self.item[team][warp], self.step[team][warp]
+        item, step = self.item[warpgroup][warp], self.step[warpgroup][warp]
         if not self._ready(item, warp, step):
             return False
         if step == 0:
-            self.multiplied[team][warp] += 1
+            self.multiplied[warpgroup][warp] += 1
         elif step == 1:
             self.found[item % self.places][warp] = item
             self.arrived[item % self.places] += 1
@@ -148,25 +151,27 @@ class Ends:
             if slot or item not in self.firsts:
                 row = warp - each if slot else warp + 4 - each
                 assert self.found[source % self.places][row] == source
-        self.step[team][warp] = (step + 1) % 4
-        self.item[team][warp] += self.teams if step == 3 else 0
+        self.step[warpgroup][warp] = (step + 1) % 4
+        self.item[warpgroup][warp] += self.warpgroups if step == 3 else 0
         return True
 
 
-def ends_are_taken_from_who_left_them(teams: int, blocks: int, stacked: int, places: int, random: Random) -> None:
+def ends_are_taken_from_who_left_them(warpgroups: int, blocks: int, stacked: int, places: int, random: Random) -> None:
     """Of strips of up to five lines, each warp as fast as it may be."""
     firsts, items = set(), 0
-    while items < 60 * teams:
+    while items < 60 * warpgroups:
         firsts |= set(range(items, items + blocks))
         items += blocks * random.randint(1, 5)
-    ends = Ends(teams, blocks, stacked, places, firsts)
-    warps = [(team, warp) for team in range(teams) for warp in range(4)]
-    while any(ends.item[team][warp] < items for team, warp in warps):
+    ends = Ends(warpgroups, blocks, stacked, places, firsts)
+    warps = [(warpgroup, warp) for warpgroup in range(warpgroups) for warp in range(4)]
+    while any(ends.item[warpgroup][warp] < items for warpgroup, warp in warps):
         slow = random.choice(warps)
-        fast = [(team, warp) for team, warp in warps if (team, warp) != slow and ends.item[team][warp] < items]
+        fast = [(warpgroup, warp) for warpgroup, warp in warps if (warpgroup, warp) != slow
+                and ends.item[warpgroup][warp] < items]
         for _ in range(random.choice((1, 100))):  # all others for as long as they can
             random.shuffle(fast)
-            if not any([ends.item[team][warp] < items and ends.advance(team, warp) for team, warp in fast]):
+            if not any([ends.item[warpgroup][warp] < items and ends.advance(warpgroup, warp) for warpgroup,
+                        warp in fast]):
                 break
         moved = ends.item[slow[0]][slow[1]] < items and ends.advance(*slow)
         assert moved or any(ends.item[t][w] < items and ends._ready(ends.item[t][w], w, ends.step[t][w])
@@ -177,12 +182,12 @@ def ends_are_taken_from_who_left_them(teams: int, blocks: int, stacked: int, pla
 def test_ends_of_lines_are_taken_from_who_left_them(stacked):
     """With one place less somebody finds another's, or waits for ever."""
     random = Random(0)
-    for teams, blocks in ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)):
+    for warpgroups, blocks in ((1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)):
         case = convolution(1, 1, 8, 64 // stacked * blocks, (40, 28), (3, 3))
-        made = replace(tiling(case, 32, teams, columns=64 // stacked), sector_aligned=True)
+        made = replace(tiling(case, 32, warpgroups, columns=64 // stacked), sector_aligned=True)
         places = unchecked(case.kernel, made).ends
         for _ in range(20):
-            ends_are_taken_from_who_left_them(teams, blocks, stacked, places, random)
+            ends_are_taken_from_who_left_them(warpgroups, blocks, stacked, places, random)
         with pytest.raises(AssertionError):
             for _ in range(100):
-                ends_are_taken_from_who_left_them(teams, blocks, stacked, places - 1, random)
+                ends_are_taken_from_who_left_them(warpgroups, blocks, stacked, places - 1, random)

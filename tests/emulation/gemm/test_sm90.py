@@ -20,7 +20,8 @@ from kernelwright.plan.expressions import Apply
 
 SMALL = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2)
 PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2)
-# Every kind of block once: rows of a warpgroup, one and two warpgroups to a tile, two teams, slabs, promotion.
+# Every kind of block once: rows of a warpgroup, one and two warpgroups to a tile, two consumer warpgroups, subtiles,
+# promotion.
 TILINGS = (replace(SMALL, rows=128, columns=128, stages=2), replace(SMALL, rows=128, columns=192, depth=32, stages=2),
            replace(SMALL, rows=256, columns=64, promote=0), replace(SMALL, rows=64, columns=16, pingpong=2, promote=1),
            replace(SMALL, columns=256, promote=0), replace(SMALL, columns=8, depth=64, promote=1))
@@ -71,10 +72,10 @@ def test_steps_serve_taps_as_memory_allows():
     assert wide.taps > narrow.taps
     for layout in (wide, narrow):
         assert layout.shared_bytes <= 227 * 1024
-        entries = [entry for piece in layout.pieces[0] for _, entry in piece.taps]
+        entries = [entry for tap_group in layout.tap_groups[0] for _, entry in tap_group.taps]
         assert sorted(entries) == list(range(27))
         reach = layout.geometry.allocated_rows - (layout.geometry.blocks[0] - 1) * layout.geometry.tiling.rows
-        assert all(piece.place + piece.rows <= reach for piece in layout.pieces[0])
+        assert all(tap_group.place + tap_group.rows <= reach for tap_group in layout.tap_groups[0])
 
 
 def test_weights_stay_where_each_stage_has_one_step():
@@ -112,7 +113,8 @@ def test_fine_promotion_is_proposed_where_sums_are_long():
     window = convolution(16, 1, 32, 64, (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True)
     fine, usual = (Layout(Geometry(window.kernel, t), 0) for t in (tilings(window.kernel, "wgmma")[n] for n in (3, 0)))
     assert fine.geometry.tiling.promote == 1 and lost(fine) < lost(usual) / 5
-    assert all(max(piece.counts) <= 2 * fine.geometry.tiling.parities for group in fine.pieces for piece in group)
+    assert all(max(tap_group.counts) <= 2 * fine.geometry.tiling.parities for group in fine.tap_groups
+               for tap_group in group)
     for kernel in (WIDE.kernel, replace(window.kernel, scheme="fp16"), matmul(4096, 4096, 4096).kernel):
         assert not any(t.depth == 16 and t.promote == 1 for t in tilings(kernel, "wgmma"))
 
@@ -127,7 +129,7 @@ def test_blocks_that_do_not_fit_are_refused(change):
 
 def test_more_consumer_warpgroups_where_each_element_takes_many_instructions():
     """Four of few columns, three of more: among the first tilings, and nowhere where a bias is all there is."""
-    def teams(kernel: Contraction) -> list[tuple[int, int]]:
+    def warpgroups(kernel: Contraction) -> list[tuple[int, int]]:
         found = [t for t in tilings_of_rows(kernel)[:6] if t.pingpong > 2]
         assert all(t.rows == 128 and t.columns >= kernel.out_channels for t in found)
         for tiling in found:
@@ -140,5 +142,5 @@ def test_more_consumer_warpgroups_where_each_element_takes_many_instructions():
 
     few = convolution(128, 1, 8, 32, (255, 255), (3, 3))
     many = convolution(128, 1, 64, 64, (259, 259), (3, 3), scheme="fp16")
-    assert teams(of("sigmoid", few)) == [(4, 32), (3, 32)] and teams(of("gelu_erf", many)) == [(3, 64)]
-    assert teams(of("relu", few)) == teams(of("relu", many)) == []
+    assert warpgroups(of("sigmoid", few)) == [(4, 32), (3, 32)] and warpgroups(of("gelu_erf", many)) == [(3, 64)]
+    assert warpgroups(of("relu", few)) == warpgroups(of("relu", many)) == []

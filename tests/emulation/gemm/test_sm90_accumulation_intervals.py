@@ -13,7 +13,7 @@ from gemm_matrix import Matrix, name_of, one_in
 
 from kernelwright.codegen.cuda.gemm.generate import generate
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import threads
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import most_stretches, stretch_numbers
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import interval_numbers, most_intervals
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
@@ -31,7 +31,7 @@ def depth(channels: int) -> ContractionCase:
     return matmul(150, channels, 40, transposed=(False, True))
 
 
-# By stretches of a tile; both forms of few steps, several steps to a stretch, one and two warpgroups to a tile.
+# By intervals of a tile; both forms of few steps, several steps to an interval, one and two warpgroups to a tile.
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     *((depth(16 * steps), tiling) for steps in (1, 2, 3, 5) for tiling in (PLAIN, TWO, THREE)),
     (depth(80), replace(PLAIN, cluster=2)), (depth(80), replace(TWO, cluster=2, stages=2)),
@@ -77,7 +77,7 @@ def libraries():
 
 def forms(text: str) -> str:
     """How a text forms its sums."""
-    marks = {"of stretch 0": "written out", "part[2]": "rounds", "int HALF": "halves"}
+    marks = {"of interval 0": "written out", "part[2]": "rounds", "int HALF": "halves"}
     return next((form for mark, form in marks.items() if mark in text), "loop")
 
 
@@ -92,7 +92,7 @@ class TestMatrix(Matrix):
 
 @pytest.mark.parametrize("number", range(len(CHECKED)), ids=[name_of(*entry) for entry in CHECKED])
 def test_no_bit_depends_on_the_form(number, libraries):
-    """The same stretches, added in the same order, whether written out, in rounds, by halves or in a loop."""
+    """The same intervals, added in the same order, whether written out, in rounds, by halves or in a loop."""
     case, _ = CHECKED[number]
     found = [run(*libraries[number + i * len(CHECKED)], case.inputs())[0][0] for i in range(4)]
     assert all(torch.equal(found[0], other) for other in found[1:])
@@ -105,12 +105,12 @@ def test_all_forms_are_among_them(libraries):
     assert set(seen[count:2 * count]) == {"rounds", "halves", "loop"}
     assert set(seen[2 * count:3 * count]) == {"halves", "loop"} and set(seen[3 * count:]) == {"loop"}
     assert {layout(*one).parts for one in CHECKED} == {0, 1, 2}
-    assert {min(layout(*one).stretches, 5) for one in CHECKED} >= {1, 2, 3, 5}
+    assert {min(layout(*one).intervals, 5) for one in CHECKED} >= {1, 2, 3, 5}
 
 
 def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
-    """Three in a stretch of its own is added to 2^24 in float32, which rounds to 2^24 + 4; tensor cores, which cut,
-    would make 2^24 + 2 of it. The stretches are steps of 16 channels, one product each."""
+    """Three in an interval of its own is added to 2^24 in float32, which rounds to 2^24 + 4; tensor cores, which cut,
+    would make 2^24 + 2 of it. The intervals are steps of 16 channels, one product each."""
     for steps in (2, 3, 5):
         for tiling in (PLAIN, TWO, THREE):
             number = CHECKED.index((depth(16 * steps), tiling))
@@ -121,16 +121,16 @@ def test_what_is_promoted_is_the_sum_of_a_stretch(libraries):
             for form in range(4):
                 found = run(*libraries[number + form * len(CHECKED)], [x, w])[0][0]
                 assert bool((found == 2.0**24 + 4).all())
-            x[..., 1:4] = 1.0  # in the first one's stretch
+            x[..., 1:4] = 1.0  # in the first one's interval
             x[..., 16 * (steps - 1):] = 0.0
             assert bool((run(*libraries[number], [x, w])[0][0] == 2.0**24 + 2).all())
 
 
 def test_stretches():
-    assert stretch_numbers([1] * 5, 2) == [0, 0, 1, 1, 2] and stretch_numbers([1] * 5, 2, 1) == [0, 1, 1, 2, 2]
-    assert stretch_numbers([3, 3, 3], 2) == [0, 1, 2] and stretch_numbers([2, 1, 2], 3) == [0, 0, 1]
-    assert most_stretches([1] * 3, 2, (0, 1)) == 2 and most_stretches([], 2, (0,)) == 0
-    assert most_stretches([1] * 1000, 1, (0,)) == 64
+    assert interval_numbers([1] * 5, 2) == [0, 0, 1, 1, 2] and interval_numbers([1] * 5, 2, 1) == [0, 1, 1, 2, 2]
+    assert interval_numbers([3, 3, 3], 2) == [0, 1, 2] and interval_numbers([2, 1, 2], 3) == [0, 0, 1]
+    assert most_intervals([1] * 3, 2, (0, 1)) == 2 and most_intervals([], 2, (0,)) == 0
+    assert most_intervals([1] * 1000, 1, (0,)) == 64
 
 
 def test_registers_are_for_what_is_added():
@@ -139,7 +139,7 @@ def test_registers_are_for_what_is_added():
     assert layout(depth(16), TWO).sums == 32 and layout(depth(80), TWO).sums == 3 * 32
     wide = replace(PLAIN, columns=64, depth=8, pingpong=2, rows=128, stages=3)
     assert layout(FEW, wide).sums == 192 and layout(FEW, wide).written_out and layout(FEW, wide).waits == 0
-    assert [layout(FEW, replace(wide, rows=64, pingpong=teams)).sums for teams in (3, 4)] == [96, 64]
+    assert [layout(FEW, replace(wide, rows=64, pingpong=warpgroups)).sums for warpgroups in (3, 4)] == [96, 64]
     assert layout(LONG, replace(wide, depth=16)).halves  # two sets would spill
     assert layout(depth(160), replace(PLAIN, rows=128, promote=2)).parts == 1  # two warpgroups take turns anyway
     for case, tiling in CHECKED:

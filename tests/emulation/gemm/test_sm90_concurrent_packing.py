@@ -115,7 +115,7 @@ def test_items_are_all_of_x():
             assert geometry.left_parts * geometry.part_chunks >= geometry.chunks
             assert (geometry.left_parts - 1) * geometry.part_chunks < geometry.chunks
             assert geometry.part_chunks % (depth // CHUNK) == 0 or geometry.left_parts == 1
-            assert geometry.places["left_ready"][1] == 4 * (2 + geometry.left_items)
+            assert geometry.places["left_ready"][1] == 4 * (2 + geometry.left_load_chunks)
 
 
 def test_registers_are_enough_for_all():
@@ -131,10 +131,10 @@ def test_registers_are_enough_for_all():
                 assert 128 * used <= REGISTERS and layout.moved_registers >= layout.consumer_need
 
 
-@pytest.mark.parametrize(("columns", "rows", "teams"), [(8, 64, 3), (16, 64, 4), (32, 64, 1), (32, 128, 2)])
-def test_registers_move_between_all(columns, rows, teams):
+@pytest.mark.parametrize(("columns", "rows", "warpgroups"), [(8, 64, 3), (16, 64, 4), (32, 64, 1), (32, 128, 2)])
+def test_registers_move_between_all(columns, rows, warpgroups):
     """Who ends with fewer registers than it began with gives them back: others wait for them."""
-    tiling = Tiling("wgmma", rows, columns, 16, 2, pingpong=teams, packs_concurrently=True)
+    tiling = Tiling("wgmma", rows, columns, 16, 2, pingpong=warpgroups, packs_concurrently=True)
     layout = Layout(Geometry(replace(MANY.kernel, scheme="fp16"), tiling), 0)
     text = all_generated([(MANY, replace(tiling, promote=0))])[0].text
     begins = REGISTERS // layout.threads // 8 * 8
@@ -157,8 +157,8 @@ def test_two_blocks_only_where_those_who_pack_have_registers(columns):
 @needs_nvcc
 def test_few_columns_compile_without_trouble(tmp_path):
     kernel = replace(convolution(16, 1, 64, 8, (30, 30), (3, 3), padding=1, scheme="fp16").kernel, scheme="fp16")
-    check_compiles([replace(kernel, tiling=Tiling("wgmma", 64, 8, 16, 2, pingpong=teams, packs_concurrently=True))
-                    for teams in (1, 3)], "90a", tmp_path)
+    check_compiles([replace(kernel, tiling=Tiling("wgmma", 64, 8, 16, 2, pingpong=warpgroups, packs_concurrently=True))
+                    for warpgroups in (1, 3)], "90a", tmp_path)
 
 
 def test_others_are_packed_before():

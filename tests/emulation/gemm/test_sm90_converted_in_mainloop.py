@@ -109,9 +109,10 @@ def test_no_warp_is_two_phases_ahead():
                     layout = Layout(Geometry(case.kernel, tiling), 64)
                 except ValueError:
                     continue
-                together = layout.geometry.depths if layout.filling.whole_pieces else 1
-                assert 1 <= layout.filling.turns <= stages and (layout.filling.turns - 1) * together + 1 <= stages
-                assert layout.filling.warps * layout.filling.turns <= 4 * layout.producer_groups
+                together = layout.geometry.depths if layout.filling.whole_tap_groups else 1
+                at_once = layout.filling.steps_at_once
+                assert 1 <= at_once <= stages and (at_once - 1) * together + 1 <= stages
+                assert layout.filling.warps * layout.filling.steps_at_once <= 4 * layout.producer_groups
                 assert layout.fill_batch <= layout.filling.each
 
 

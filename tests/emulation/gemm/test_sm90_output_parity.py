@@ -25,8 +25,8 @@ from kernelwright.tune.contraction_trials import words
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
 PINGPONG = Tiling("wgmma", rows=128, columns=64, depth=32, stages=2, pingpong=2, parities=2)
 SEVERAL = two_phase_cases()
-FAR = SEVERAL[9]  # taps of one phase alone in each piece
-# Every kind of block: rows of a warpgroup, one and two warpgroups to a tile, two slabs, promotion, few taps a step.
+FAR = SEVERAL[9]  # taps of one phase alone in each tap group
+# Every kind of block: rows of a warpgroup, one and two warpgroups to a tile, two subtiles, promotion, few taps a step.
 TILINGS = (replace(BOTH, rows=128, columns=64, cluster=2), replace(BOTH, rows=256, columns=24, promote=0),
            replace(BOTH, columns=128, stages=2, promote=0), replace(BOTH, columns=96, pingpong=2, promote=1),
            replace(BOTH, depth=64, stages=8, promote=1), replace(BOTH, columns=64, depth=32, pingpong=3, promote=0))
@@ -83,17 +83,18 @@ def test_pieces_have_their_taps_in_the_order_of_phases(case, tiling):
     layout = Layout(Geometry(case.kernel, tiling), 0)
     alone = Layout(Geometry(case.kernel, replace(tiling, parities=1)), 0)
     assert layout.sums * (1 + alone.parts) == 2 * alone.sums * (1 + layout.parts)
-    for group, pieces in zip(layout.geometry.classes, layout.pieces, strict=True):
+    for group, tap_groups in zip(layout.geometry.classes, layout.tap_groups, strict=True):
         feeds = {entry: feed for run in group.runs for (_, entry), feed in zip(run.taps, run.feeds, strict=True)}
-        assert sorted(feeds) == sorted(entry for piece in pieces for _, entry in piece.taps)
-        for piece in pieces:
-            order = [feeds[entry] for _, entry in piece.taps]
-            assert order == sorted(order) and piece.counts == (order.count(0), order.count(1))
-            assert piece.rows == tiling.rows + max(beyond for beyond, _ in piece.taps)
+        assert sorted(feeds) == sorted(entry for tap_group in tap_groups for _, entry in tap_group.taps)
+        for tap_group in tap_groups:
+            order = [feeds[entry] for _, entry in tap_group.taps]
+            assert order == sorted(order) and tap_group.counts == (order.count(0), order.count(1))
+            assert tap_group.rows == tiling.rows + max(beyond for beyond, _ in tap_group.taps)
 
 
 def test_pieces_of_one_output_parity_alone_are_among_them():
-    lacking = [any(0 in piece.counts for pieces in Layout(Geometry(c.kernel, t), 0).pieces for piece in pieces)
+    lacking = [any(0 in tap_group.counts for tap_groups in Layout(Geometry(c.kernel, t), 0).tap_groups
+                   for tap_group in tap_groups)
                for c, t in CHECKED if t.promote]
     assert any(lacking) and not all(lacking)
 

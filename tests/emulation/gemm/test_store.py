@@ -222,8 +222,8 @@ def test_guessed_scales_of_matrices_are_mended(number, side, name, guessing_matr
 
 def test_subtiles_divide_a_blocks_columns():
     for columns in range(8, 264, 8):
-        slab = subtile_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
-        assert slab <= 128 and slab % 8 == 0 and columns % slab == 0
+        subtile = subtile_columns(EVERY[0][0].kernel, replace(NARROW, columns=columns))
+        assert subtile <= 128 and subtile % 8 == 0 and columns % subtile == 0
 
 
 def test_accesses_to_a_subtile_meet_no_bank_conflict():

@@ -45,12 +45,12 @@ CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (matmul(9, 900, 130), TILING(64, 128, 2, split=5)),
     # x as it lies, too: positions that end within a warp's, channels within a step; channels or positions neighbours;
     # several products, few positions, 11 bits.
-    (as_it_lies(matmul(130, 500, 130, transposed=(False, True))), TILING(128, 128, 2, 3, raw_left=True)),
-    (matmul(128, 640, 190), TILING(128, 64, 2, 5, raw_left=True)),
-    (as_it_lies(matmul(68, 300, 72, groups=3, transposed=(True, False))), TILING(128, 128, 2, 2, raw_left=True)),
-    (matmul(12, 905, 130, transposed=(True, True)), TILING(64, 128, 3, 4, raw_left=True)),
+    (as_it_lies(matmul(130, 500, 130, transposed=(False, True))), TILING(128, 128, 2, 3, converts_left=True)),
+    (matmul(128, 640, 190), TILING(128, 64, 2, 5, converts_left=True)),
+    (as_it_lies(matmul(68, 300, 72, groups=3, transposed=(True, False))), TILING(128, 128, 2, 2, converts_left=True)),
+    (matmul(12, 905, 130, transposed=(True, True)), TILING(64, 128, 3, 4, converts_left=True)),
     (as_it_lies(matmul(30, 516, 130, transposed=(False, True), scheme="fp16")),
-     TILING(64, 128, 2, 9, raw_left=True)),
+     TILING(64, 128, 2, 9, converts_left=True)),
     # Reductions over all output channels.
     (softmax(matmul(50, 100, 120, transposed=(False, True))), TILING(64, 128, 2)),
     (normed(matmul(90, 260, 64)), TILING(64, 64, 2, split=2)),
@@ -163,12 +163,12 @@ def test_what_float16_terms_cannot_hold_of_x(number, libraries):
     (LINEAR, replace(TILING(64, 128, 2), depth=32)), (LINEAR, replace(TILING(64, 128, 2), converts_right=False)),
     (LINEAR, TILING(64, 192, 2)), (LINEAR, TILING(128, 256, 2)),       # of three warpgroups; too many registers
     (LINEAR, TILING(128, 128, 12)), (LINEAR, TILING(64, 128, 2, split=5)), (LINEAR, TILING(256, 128, 2)),
-    (LINEAR, replace(TILING(64, 128, 2), cluster=2)), (LINEAR, TILING(128, 128, 2, raw_left=True)),
+    (LINEAR, replace(TILING(64, 128, 2), cluster=2)), (LINEAR, TILING(128, 128, 2, converts_left=True)),
     # x that copies cannot bring: through a function, in channels or positions that are no fours, in 16 bits.
-    (with_epilogue(LINEAR), TILING(128, 128, 2, 2, raw_left=True)),
-    (matmul(70, 202, 140), TILING(128, 128, 2, 2, raw_left=True)),
-    (matmul(70, 200, 140, transposed=(True, True)), TILING(128, 128, 2, 2, raw_left=True)),
-    (matmul(70, 200, 140, scheme="fp16", dtype="float16"), TILING(128, 128, 2, 2, raw_left=True))])
+    (with_epilogue(LINEAR), TILING(128, 128, 2, 2, converts_left=True)),
+    (matmul(70, 202, 140), TILING(128, 128, 2, 2, converts_left=True)),
+    (matmul(70, 200, 140, transposed=(True, True)), TILING(128, 128, 2, 2, converts_left=True)),
+    (matmul(70, 200, 140, scheme="fp16", dtype="float16"), TILING(128, 128, 2, 2, converts_left=True))])
 def test_tilings_that_cannot_be_are_refused(case, tiling):
     with pytest.raises(ValueError):
         generate(replace(case.kernel, tiling=tiling), "refused")

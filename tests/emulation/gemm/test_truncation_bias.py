@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("few_processors")
 
 TWO_TAPS = Tiling("wgmma", rows=128, columns=64, depth=8, stages=3, pingpong=2, promote=1)
 DEEP = Tiling("wgmma", rows=64, columns=64, depth=32, stages=3)
-#: A stretch of a step, of a few, and of all; the last one's steps are in two parts.
+#: An interval of a step, of a few, and of all; the last one's steps are in two parts.
 CHECKED: list[tuple[ContractionCase, Tiling]] = [
     (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), TWO_TAPS),
     (convolution(8, 1, 8, 64, (18, 18), (3, 3), padding=1), replace(TWO_TAPS, promote=3)),
@@ -50,7 +50,7 @@ def test_the_share_counts_what_each_product_finds(products):
         for _ in range(count):
             there += 1
             lost += there
-    assert truncation.stretch_share(products) == pytest.approx(lost / there)
+    assert truncation.interval_share(products) == pytest.approx(lost / there)
 
 
 def test_what_is_lost_follows_the_stretches():
@@ -62,7 +62,7 @@ def test_what_is_lost_follows_the_stretches():
     assert shares(few, replace(DEEP, promote=4)) == pytest.approx(10.5)
     assert shares(few, replace(DEEP, promote=8)) == pytest.approx(22.5)
     assert shares(few, replace(DEEP, promote=8, split_k=2)) == pytest.approx(22.5)
-    assert shares(few, DEEP) == pytest.approx(truncation.stretch_share([2] * 32))
+    assert shares(few, DEEP) == pytest.approx(truncation.interval_share([2] * 32))
     assert "fmaf(sums[p][i], " in truncation.make_up(layout_of(few, DEEP))
     # Less than a unit in the last place is left, but where many sums are added up.
     short = matmul(256, 32, 64)

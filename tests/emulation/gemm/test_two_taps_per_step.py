@@ -19,7 +19,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.packed_layout import Rows, alike, has_two_phases
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import tilings
-from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
+from kernelwright.codegen.cuda.gemm.tap_runs import Run, with_tap_pairs
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 
 TWO_TAPS = Tiling("wgmma", rows=64, columns=32, depth=8, stages=3, promote=1)
@@ -95,11 +95,11 @@ ALL = [(case, tiling) for case in (*CASES, *two_phase_cases()) for tiling in (TW
 def with_span(monkeypatch, span):
     """Runs of so many rows, none of which is known from before or known later."""
     monkeypatch.setattr(Rows, "span", span)
-    monkeypatch.setattr(packed_layout, "_usual", packed_layout._usual.__wrapped__)
+    monkeypatch.setattr(packed_layout, "_canonical", packed_layout._canonical.__wrapped__)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_classes_are_those_of_the_usual_tiling(case):
+def test_classes_are_those_of_the_canonical_tiling(case):
     """What is found once for many tilings is what each of them has."""
     for tiling in {*tilings(case.kernel, "wgmma"), *tilings(case.kernel, "mma")}:
         if tiling.core in ("wgmma", "mma") and tiling.folded_taps == 1:
@@ -131,8 +131,8 @@ def test_every_tap_is_in_one_pair(case, tiling, monkeypatch):
 
 def test_pairs_of_a_run():
     run_ = Run(1, 7, ((0, 4), (1, 2), (3, 9), (5, 1), (9, 0)), (0, 1, 0, 0, 1))
-    assert paired(run_, 10) == Run(1, 7, ((0, 4), (1, 2), (5, 1)), (0, 1, 0), ((3, 9), (8, 0), (0, 10)))
-    assert paired(run_, 10).reaches == (3, 9, 5) and run_.reaches == (0, 1, 3, 5, 9)
+    assert with_tap_pairs(run_, 10) == Run(1, 7, ((0, 4), (1, 2), (5, 1)), (0, 1, 0), ((3, 9), (8, 0), (0, 10)))
+    assert with_tap_pairs(run_, 10).reaches == (3, 9, 5) and run_.reaches == (0, 1, 3, 5, 9)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -150,16 +150,17 @@ def test_x_is_half_as_large(case, monkeypatch):
     pytest.param(c, t, id=name_of(c, t)) for c, t in CHECKED if t.core == "wgmma"])
 def test_no_cut_parts_a_pair(case, tiling):
     layout = Layout(Geometry(case.kernel, tiling), 0)
-    for group, pieces in zip(layout.geometry.classes, layout.pieces, strict=True):
+    for group, tap_groups in zip(layout.geometry.classes, layout.tap_groups, strict=True):
         whole = sorted((entry, *second) for run_ in group.runs for (_, entry), second in
                        zip(run_.taps, run_.seconds, strict=True))
-        assert whole == sorted((entry, *second) for piece in pieces for (_, entry), second in
-                               zip(piece.taps, piece.seconds, strict=True))
-        for piece in pieces:
-            last = max(beyond + apart for (beyond, _), (apart, _) in zip(piece.taps, piece.seconds, strict=True))
-            assert piece.rows == tiling.rows + last <= layout.pitch  # what the products read has been brought
-            assert sum(piece.counts) == len(piece.taps) == len(piece.seconds)
-            assert not tiling.promote or len(piece.taps) <= 8  # no sum in tensor cores is longer than 128 channels
+        assert whole == sorted((entry, *second) for tap_group in tap_groups for (_, entry), second in
+                               zip(tap_group.taps, tap_group.seconds, strict=True))
+        for tap_group in tap_groups:
+            last = max(beyond + apart for (beyond, _),
+                       (apart, _) in zip(tap_group.taps, tap_group.seconds, strict=True))
+            assert tap_group.rows == tiling.rows + last <= layout.pitch  # what the products read has been brought
+            assert sum(tap_group.counts) == len(tap_group.taps) == len(tap_group.seconds)
+            assert not tiling.promote or len(tap_group.taps) <= 8  # no sum in tensor cores is longer than 128 channels
 
 
 @pytest.mark.parametrize(("counts", "most"), [
@@ -176,13 +177,14 @@ def test_steps_are_alike_where_sums_are_promoted():
                                    (8, (48, 48), (3, 3)), (8, (6, 60, 60), (3, 5, 7)), (7, (80, 80), (3, 3))):
         geometry = Geometry(convolution(4, 1, channels, 24, size, window).kernel,
                             replace(TWO_TAPS, rows=128, pingpong=2))
-        assert len({piece.counts for group in Layout(geometry, 0).pieces for piece in group}) == 1, (channels, size)
+        assert len({tap_group.counts for group in Layout(geometry, 0).tap_groups
+                    for tap_group in group}) == 1, (channels, size)
         taps = [entry for run_ in geometry.classes[0].runs for _, entry in (*run_.taps, *run_.seconds)]
         assert sorted(set(taps) - {prod(window)}) == list(range(prod(window)))
 
 
 def test_long_runs_are_cut_and_weights_stay():
-    assert [len(p.taps) for p in Layout(Geometry(LONG.kernel, TWO_TAPS), 0).pieces[0]] == [5, 6, 6]
+    assert [len(p.taps) for p in Layout(Geometry(LONG.kernel, TWO_TAPS), 0).tap_groups[0]] == [5, 6, 6]
     kept = [Layout(Geometry(CASES[0].kernel, replace(TWO_TAPS, stages=stages)), 0).keeps_right
             for stages in (2, 3, 4, 6)]
     assert kept == [False, True, False, True]

@@ -63,8 +63,8 @@ def schedules(kernel: Contraction, most: int = 12) -> list[Schedule]:
 def suits(kernel: Contraction) -> bool:
     """Whether the skeleton is worth measuring: neighbours along the last axis are neighbours in memory, and it is fast,
     or as exact as the library where tensor cores are not. Of pools it takes those of windows that a thread has, where
-    nothing else is stored; of totals none."""
-    if kernel.totals or (kernel.pools and not pools_whole_windows(kernel)):
+    nothing else is stored; of reductions over positions none."""
+    if kernel.position_reductions or (kernel.pools and not pools_whole_windows(kernel)):
         return False
     normal = normal_form(kernel)
     if not kernel.axes or not prod(normal.domain) or not prod(normal.left_domain):

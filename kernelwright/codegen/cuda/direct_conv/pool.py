@@ -43,7 +43,7 @@ class _WindowEmitter(SumEmitter):
 def pools_whole_windows(kernel: Contraction) -> bool:
     """Whether a kernel's pools are ones that a thread has the windows of, and whether nothing else is stored."""
     window = kernel.pool_window
-    if len(window) > len(kernel.axes) or kernel.reductions or kernel.totals:
+    if len(window) > len(kernel.axes) or kernel.reductions or kernel.position_reductions:
         return False
     if any(size % axis.out_stride for size, axis in zip(window, kernel.axes[-len(window):], strict=True)):
         return False

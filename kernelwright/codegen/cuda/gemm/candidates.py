@@ -18,7 +18,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.store_from_registers import stores_
 from kernelwright.codegen.cuda.gemm.epilogue.store_overlapped import least_overlap, stores_densely
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, has_two_phases
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
-from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, suits_pairs
+from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry, suits_two_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, walk
@@ -33,15 +33,16 @@ _PROMOTED, _TERMS_EACH, _CUT = (32, 64, 128), 12, 1 << 16
 #: Input channels times runs up to which blocks read x as it lies in memory: of 64 and 3 an H200 took as long as with
 #: packing (0.66 ms, a mean behind them) or longer (0.85, not 0.76 ms), the first-level cache at its limit; of 8 and 3
 #: 1.06, not 1.24 ms.
-_MOST_RAW = 96
+_MOST_CONVERTED = 96
 _MOST_STAGES = 12
-#: Elements of x from which a core packs it itself, where it does not read it raw: of fewer packing is soon done.
+#: Elements of x from which a core packs it itself, where it does not convert it in the mainloop: of fewer packing is
+#: soon done.
 _LEAST_PACKED = 1 << 21
 #: Channels of a step of tilings that promote the sums of each (`mainloop.sm90.steps`), one of which is proposed
 #: beside those that promote less often: a library's sums may be as short (cuDNN's of 5x5x5 taps of 32 channels were off
 #: by 1.3e-7, and no kernel on tensor cores that promotes after 128 channels was as accurate).
 FINE = 16
-#: Columns up to which four teams of 128 rows have registers.
+#: Columns up to which four consumer warpgroups of 128 rows have registers.
 _FEW = 32
 _COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -50,11 +51,11 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
     """Tilings worth a thought; what does not fit a block is among them."""
     widest = min((c for c in _COLUMNS if c >= kernel.out_channels), default=_COLUMNS[-1])
     deepest = max(16, min(64, -(-kernel.in_channels // 16) * 16))
-    depths = [*([CHUNK] if suits_pairs(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
+    depths = [*([CHUNK] if suits_two_taps(kernel) else []), *(d for d in (16, 32, 64) if d <= deepest)]
     steps_of_stores = {abs(store.index.strides[-1]) for store in ordinary_stores(kernel)[:1]}
     neighbours = has_two_phases(kernel) and (bool(kernel.pools) or steps_of_stores <= {1})
-    sectors, raw = _whole_sectors(kernel), _may_stay_raw(kernel)
-    packs = not raw and _may_pack(kernel)
+    sectors, converts = _whole_sectors(kernel), _may_convert_in_mainloop(kernel)
+    packs = not converts and _may_pack(kernel)
     for columns in (c for c in _COLUMNS if c == widest or 64 <= c < widest):
         for depth in depths:
             # A pair of taps counts as two: of the 16 channels of one, up to 8 are no zeros.
@@ -63,20 +64,21 @@ def candidates(kernel: Contraction) -> Iterator[Tiling]:
             stages = _stages(kernel, depth)
             promotes = (promote, 1) if kernel.axes and depth == FINE and promote > 2 else (promote,)
             many = ((128, 4),) * (columns <= _FEW and is_long(kernel))
-            for rows, teams in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), *many, (256, 1)):
+            for rows, warpgroups in ((64, 1), (64, 2), (64, 3), (128, 1), (128, 2), (128, 3), *many, (256, 1)):
                 for cluster in (1, 2):
                     for count, often in product(stages, promotes):
-                        tiling = Tiling("wgmma", rows, columns, depth, count, cluster, often, teams)
+                        tiling = Tiling("wgmma", rows, columns, depth, count, cluster, often, warpgroups)
                         for found in _variants(kernel, tiling, sectors, neighbours=neighbours):
-                            if found.from_registers and teams == 3 and FINE < deepest <= depth:
+                            if found.from_registers and warpgroups == 3 and FINE < deepest <= depth:
                                 continue  # of half of the channels a step is faster: 0.89 and 0.96 ms, 0.75 and 0.80
-                            # What three teams of both phases leave of registers is not enough: ptxas spills. Nor is
-                            # what the places of a thread's own rows do for those who read x as it lies; three teams
-                            # that add sums to others do so between products, which then wait for each other.
-                            full = teams == 3 and found.parities == 2 and not found.overlap
+                            # What three consumer warpgroups of both phases leave of registers is not enough: ptxas
+                            # spills. Nor is what the places of a thread's own rows do for those who read x as it lies;
+                            # three consumer warpgroups that add sums to others do so between products, which then wait
+                            # for each other.
+                            full = warpgroups == 3 and found.parities == 2 and not found.overlap
                             few = full or (found.from_registers and found.parities == 2)
                             every = [found]
-                            if raw and not few and not (teams == 3 and (kernel.reductions or often)):
+                            if converts and not few and not (warpgroups == 3 and (kernel.reductions or often)):
                                 every.append(replace(found, converts_left=True))
                             if packs and found.split_k == 1 and (kernel.reductions or not full):
                                 every.append(replace(found, packs_concurrently=True))
@@ -91,7 +93,7 @@ def _variants(kernel: Contraction, tiling: Tiling, sectors: list[dict[str, Any]]
     if 1 < tiling.pingpong < 4 and tiling.rows <= 2 * SUBTILE_ROWS:
         for changes in sectors:
             yield replace(tiling, **changes)
-    # More than two teams are for epilogues that take longer than their products.
+    # More than two consumer warpgroups are for epilogues that take longer than their products.
     if neighbours and (tiling.pingpong < 3 or tiling.rows == SUBTILE_ROWS or kernel.reductions):
         yield replace(tiling, parities=2)
     if tiling.pingpong > 2 and not is_long(kernel):
@@ -117,19 +119,19 @@ def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
     return found
 
 
-def _may_stay_raw(kernel: Contraction) -> bool:
+def _may_convert_in_mainloop(kernel: Contraction) -> bool:
     """Whether blocks may as well read x as it lies in memory: for each run of a tile's rows once more."""
     if not kernel.axes:
         return False
     classes = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2)).classes
-    return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_RAW
+    return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_CONVERTED
 
 
 def _may_pack(kernel: Contraction) -> bool:
     """Whether blocks may as well pack x: of a convolution with much of it, whose epilogue leaves registers for that.
-    With two reductions of channels, or three totals, ptxas spills."""
+    With two reductions of channels, or three reductions over positions, ptxas spills."""
     large = bool(kernel.axes) and prod(kernel.left_domain) >= _LEAST_PACKED
-    return large and len(kernel.reductions) < 2 and len(kernel.totals) < 3
+    return large and len(kernel.reductions) < 2 and len(kernel.position_reductions) < 3
 
 
 def _stages(kernel: Contraction, depth: int) -> list[int]:
@@ -160,7 +162,8 @@ def _split(kernel: Contraction, tiling: Tiling) -> int:
 
 
 def is_long(kernel: Contraction) -> bool:
-    """Whether what a kernel stores of each position takes many instructions: then more teams than two are of use."""
+    """Whether what a kernel stores of each position takes many instructions: then more consumer warpgroups than two are
+    of use."""
     stores = () if kernel.reductions or kernel.pools else ordinary_stores(kernel)
     return any(isinstance(part, Apply) and part.function not in LIGHT for store in stores
                for part in walk(store.expression))

@@ -13,7 +13,7 @@ from math import ceil, prod
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.operands.prepack_parts import looked_at
-from kernelwright.codegen.cuda.gemm.points import TWICE, guessed, ordinary_stores
+from kernelwright.codegen.cuda.gemm.points import TWO_PASS, guessed, ordinary_stores
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
@@ -23,20 +23,21 @@ from kernelwright.roofline.multiprocessors import HOPPER
 _TILE_CYCLES, _STEP_CYCLES, _LATENCY = 1000, 40, 1200
 #: Of a wait for products whose sums are added up then, beside the additions: no product runs meanwhile (not measured).
 _WAIT_CYCLES = 100
-#: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two teams take), and where it
-#: takes totals from registers (10, from what one and two teams take beyond their products; the guess allows for more).
+#: Cycles of a thread's epilogue for an element (H200: 48 to 61 of three shapes, from what two consumer warpgroups
+#: take), and where it takes reductions over positions from registers (10, from what one and two consumer warpgroups
+#: take beyond their products; the guess allows for more).
 _ELEMENT_CYCLES, _REGISTER_CYCLES = 50, 15
 #: The same where threads store what they have: a guess.
 _FRAGMENT_CYCLES = 20
-#: The same of a walk that reduces channels, a guess from its 10 to 15 instructions, and where it is over registers,
-#: from 3 to 8; and the share of these cycles in which warps issue instructions, which teams do in turns.
-_WALK_CYCLES, _FOLD_CYCLES, _ISSUED = 25, 12, 0.5
+#: The same of a pass that reduces channels, a guess from its 10 to 15 instructions, and where it is over registers,
+#: from 3 to 8; and the share of these cycles in which warps issue instructions, which consumer warpgroups do in turns.
+_PASS_CYCLES, _FOLD_CYCLES, _ISSUED = 25, 12, 0.5
 #: What blocks of a cluster lose by waiting for each other. Cycles of a further kernel.
 _CLUSTER_COST = 1.02
 _LAUNCH_CYCLES = 5000
 #: Cycles of a producer's warp for 32 rows and 8 channels of an x that is not packed: 90 instructions, two such warps on
 #: a scheduler.
-_ITEM_CYCLES = 500
+_LOAD_CHUNK_CYCLES = 500
 
 
 def _spread(kernel: Contraction, tiling: Tiling) -> float:
@@ -81,9 +82,9 @@ def _element_cycles(geometry: Geometry) -> float:
     kernel, fragments = geometry.kernel, geometry.tiling.from_registers
     if fragments and not kernel.reductions:
         return _FRAGMENT_CYCLES
-    walks = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
-    stores = not walks or any(store.index.strides[2] for store in kernel.stores)
-    return _ELEMENT_CYCLES * stores + (_FOLD_CYCLES if fragments else _WALK_CYCLES) * walks
+    passes = sum(2 if reduction.kind in TWO_PASS else 1 for reduction in kernel.reductions)
+    stores = not passes or any(store.index.strides[2] for store in kernel.stores)
+    return _ELEMENT_CYCLES * stores + (_FOLD_CYCLES if fragments else _PASS_CYCLES) * passes
 
 
 def cycles(geometry: Geometry, layout: Layout) -> float:
@@ -95,16 +96,16 @@ def cycles(geometry: Geometry, layout: Layout) -> float:
     filling = 0.0
     if tiling.converts_left:  # a warp waits for what it asked for before it asks for more
         waits = ceil(layout.filling.each / layout.fill_batch) * _LATENCY
-        filling = (waits + layout.filling.each * _ITEM_CYCLES) / layout.filling.turns
+        filling = (waits + layout.filling.each * _LOAD_CHUNK_CYCLES) / layout.filling.steps_at_once
     total = 0.0
-    for group in layout.pieces:
-        for piece in group:
-            taps = len(piece.taps)
+    for group in layout.tap_groups:
+        for tap_group in group:
+            taps = len(tap_group.taps)
             columns = 0 if layout.keeps_right else taps * tiling.columns
-            brought = 16 * (layout.chunk_lines * piece.rows + layout.tap_lines * columns)
-            of_x = 16 * layout.chunk_lines * piece.rows
+            brought = 16 * (layout.chunk_lines * tap_group.rows + layout.tap_lines * columns)
+            of_x = 16 * layout.chunk_lines * tap_group.rows
             if tiling.converts_left:
-                of_x = element_bytes * min(tiling.depth, kernel.in_channels) * piece.rows
+                of_x = element_bytes * min(tiling.depth, kernel.in_channels) * tap_group.rows
             asked = of_x + 16 * layout.tap_lines * columns / tiling.cluster
             read = half_rows * taps * (64 + tiling.columns) * 32
             step = max(half_rows * taps * 64 * tiling.columns * 16 / HOPPER.wgmma_products, asked / HOPPER.cache_rate,

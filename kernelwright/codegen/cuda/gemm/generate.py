@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from kernelwright.codegen.cuda.direct_conv import generate as direct_conv
-from kernelwright.codegen.cuda.gemm.epilogue.finalize import totals
+from kernelwright.codegen.cuda.gemm.epilogue.finalize import finalize
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import epilogue
 from kernelwright.codegen.cuda.gemm.mainloop.sm80 import core as sm80
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import core as sm90
@@ -26,7 +26,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.search import tilings
 from kernelwright.codegen.cuda.gemm.swap_ab import core as swap_ab
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB, geometry_of
-from kernelwright.codegen.cuda.gemm.tap_folding import joined
+from kernelwright.codegen.cuda.gemm.tap_folding import with_folded_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.codegen.cuda.host import alignment_check, head
@@ -37,23 +37,23 @@ from kernelwright.plan.contraction.record import Contraction
 
 _TYPES = {"repack": "unsigned", "left_scales": "float", "right_scales": "float", "left": "unsigned short",
           "right": "unsigned short",
-          "left_ready": "unsigned", "sums": "float", "slab_totals": "float", "slab_positions": "int"}
+          "left_ready": "unsigned", "sums": "float", "position_partials": "float", "position_counts": "int"}
 
 
 def generate(kernel: Contraction, name: str) -> KernelSource:
     """The CUDA text of a contraction, whose host function is ``name``.
 
     Where ``kernel.tiling`` is None, the first of :func:`tilings` for wgmma is taken. Raises ValueError for a tiling
-    that does not fit a block or joins taps that cannot be, for pools and totals that nothing here takes
-    (`epilogue.pool`, `epilogue.reduce_positions`), where a grid would exceed 2**31 - 1 blocks, and for
-    tensor cores where an axis has more positions than 31 bits count.
+    that does not fit a block or folds taps that cannot be, for pools and reductions over positions that nothing here
+    takes (`epilogue.pool`, `epilogue.reduce_positions`), where a grid would exceed 2**31 - 1 blocks, and for tensor
+    cores where an axis has more positions than 31 bits count.
     """
     if kernel.scheme == "correlation":
         return gram.generate(kernel, name)
-    if kernel.totals and kernel.scheme == "float32":
-        raise ValueError(f"{name}: no totals in the scheme float32")
-    if kernel.totals and not prod(kernel.domain[3:]):
-        raise ValueError(f"{name}: no totals of no positions")
+    if kernel.position_reductions and kernel.scheme == "float32":
+        raise ValueError(f"{name}: no reductions over positions in the scheme float32")
+    if kernel.position_reductions and not prod(kernel.domain[3:]):
+        raise ValueError(f"{name}: no reductions over positions of no positions")
     if not prod(kernel.pooled_domain):
         return _source(kernel, name, [], [], 0, frozenset())
     if kernel.scheme == "float32":
@@ -69,13 +69,13 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     assert isinstance(tiling, Tiling)  # a number is one of the scheme float32
     original = kernel
     if tiling.folded_taps > 1:
-        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
+        kernel, tiling = with_folded_taps(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
     if tiling.core == "row_buffered":
         return _strips(kernel, name, RowBuffered(kernel, tiling), original)
     geometry = geometry_of(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     if tiling.core == "wgmma":
-        core = sm90.core(geometry, finish, name, packed.again)
+        core = sm90.core(geometry, finish, name, packed.second_run)
     elif isinstance(geometry, SwapAB):
         core = swap_ab.core(geometry, finish, name)
     else:
@@ -85,8 +85,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     body += alignment_check(name, [v for v in sorted(finish.vectors) if v.startswith(("in", "out"))])
     body += [*packed.launches, *core.launches]
     parts, support = [packed.definitions, finish.definitions, core.definitions], packed.support | finish.support
-    if kernel.totals:
-        text, launch = totals(geometry, name)
+    if kernel.position_reductions:
+        text, launch = finalize(geometry, name)
         parts.append(text)
         body.append(launch)
         support |= snippets_of(text)
@@ -96,10 +96,10 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
 def _strips(kernel: Contraction, name: str, numbers: RowBuffered, original: Contraction) -> KernelSource:
     """The text of a convolution whose blocks go down strips of lines."""
     packed = packing(numbers, name, original)
-    core, finish = row_buffered.core(numbers, name, original, packed.again)
+    core, finish = row_buffered.core(numbers, name, original, packed.second_run)
     parts, launches, support = [packed.definitions, core.definitions], [*packed.launches, *core.launches], core.support
-    if kernel.totals:
-        text, launch = row_buffered_positions.totals(numbers, name)
+    if kernel.position_reductions:
+        text, launch = row_buffered_positions.finalize(numbers, name)
         parts.append(text)
         launches.append(launch)
         support |= snippets_of(text)

@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, prod
 
-from kernelwright.codegen.cuda.gemm.tap_runs import Run, paired
+from kernelwright.codegen.cuda.gemm.tap_runs import Run, with_tap_pairs
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load, walk
@@ -37,10 +37,10 @@ CHUNK = 8
 #: Taps whose rows are at most so far apart are served by one run of rows, and those of the line that the last such tap
 #: is in, so near to each other. Rows of pairs of taps are short: of 32 positions a line three and four lines are a run.
 #: Where sums of pairs are promoted the steps of a tile are to be alike (`Rows.span`): more lines to a run, or one.
-_SPAN, _SPAN_OF_PAIRS, _MOST_SPAN, _NEAR = 64, 96, 160, 8
+_SPAN, _SPAN_OF_TAP_PAIRS, _MOST_SPAN, _NEAR = 64, 96, 160, 8
 #: Pairs of taps of a step at most where sums are promoted, which they are between steps: 128 channels; and of a step
 #: that is one of several of its run, all of them alike.
-MOST_PAIRS, _MOST_CUT = 8, 4
+MOST_TAP_PAIRS, _MOST_CUT = 8, 4
 #: Results of 32 bytes.
 _SECTOR = 8
 
@@ -60,7 +60,7 @@ class PhaseClass:
 
 def has_two_phases(kernel: Contraction) -> bool:
     """Whether a tile can have both output phases of its axis for them: there are two, with positions and taps each."""
-    axis = kernel.axes[kernel.paired_axis] if kernel.axes else None
+    axis = kernel.axes[kernel.parity_axis] if kernel.axes else None
     return axis is not None and axis.out_stride == 2 and axis.out_size > 1 and len({t.phase for t in axis.taps}) == 2
 
 
@@ -68,7 +68,7 @@ def alike(counts: Sequence[tuple[int, ...]]) -> int:
     """The most pairs of taps that a step can have if all steps of runs with so many, of each output phase, have as
     many; 0 where there is no such number, where it is one although runs have more, and where some feed both phases."""
     first = counts[0] if counts else ()
-    if set(counts) == {first} and sum(first) <= MOST_PAIRS:
+    if set(counts) == {first} and sum(first) <= MOST_TAP_PAIRS:
         return sum(first)
     if not counts or any(len(count) != 1 for count in counts):
         return 0
@@ -94,19 +94,19 @@ class Rows:
         return self.kernel.scheme in ("fp16x3", "fp16")
 
     @property
-    def pairs(self) -> bool:
+    def two_taps(self) -> bool:
         """Whether a product takes two taps of 8 channels each."""
         return self.tiling.depth == CHUNK
 
     @property
     def tap_chunks(self) -> int:
         """Chunks of w that a step has of a tap, or of a pair of them."""
-        return 2 if self.pairs else self.tiling.depth // CHUNK
+        return 2 if self.two_taps else self.tiling.depth // CHUNK
 
     @property
     def entries(self) -> int:
         """Entries of packed w: those of the window, and one of zeros where taps are paired."""
-        return prod(self.window) + self.pairs
+        return prod(self.window) + self.two_taps
 
     @property
     def element(self) -> str:
@@ -212,20 +212,21 @@ class Rows:
     @property
     def together(self) -> tuple[int, ...]:
         """Per axis, the output phases of a class: one, along one axis as many as the tiling says."""
-        return tuple(self.tiling.parities if a == self.kernel.paired_axis else 1 for a in range(len(self.kernel.axes)))
+        return tuple(self.tiling.parities if a == self.kernel.parity_axis else 1 for a in range(len(self.kernel.axes)))
 
     @cached_property
-    def usual(self) -> Rows:
-        """The same contraction under the usual one of all tilings that have the same classes: they are found once."""
+    def canonical(self) -> Rows:
+        """The same contraction under one tiling for all that have the same classes: they are found once."""
         tiling = self.tiling
-        usual = Tiling(tiling.core, 64, 64, CHUNK if self.pairs else 2 * CHUNK, 2, promote=min(1, tiling.promote),
+        canonical = Tiling(tiling.core, 64, 64, CHUNK if self.two_taps else 2 * CHUNK, 2,
+                           promote=min(1, tiling.promote),
                        parities=tiling.parities, from_registers=tiling.from_registers)
-        return self if type(self) is Rows and tiling == usual else _usual(self.kernel, usual)
+        return self if type(self) is Rows and tiling == canonical else _canonical(self.kernel, canonical)
 
     @cached_property
     def classes(self) -> tuple[PhaseClass, ...]:
         """The classes of output positions, row-major over phases; one for convolutions and matrix products."""
-        return _classes(self) if self.usual is self else self.usual.classes
+        return _classes(self) if self.canonical is self else self.canonical.classes
 
     @cached_property
     def span(self) -> int:
@@ -235,24 +236,24 @@ class Rows:
         many pairs: where steps differ ptxas makes each product wait for the one before it (C7514; 8 to 64 channels,
         3x3x3, lines of 64, on an H200 3.07 ms, and 2.31 in tiles of another shape, which were not serialised).
         """
-        if not self.pairs:
+        if not self.two_taps:
             return _SPAN
         if self.tiling.core == "wgmma" and self.tiling.promote:
             last = self.kernel.axes[-1]
             places = [tap.offset // last.in_stride for tap in last.taps]
-            for span in (_SPAN_OF_PAIRS, _MOST_SPAN, max(places, default=0) - min(places, default=0)):
+            for span in (_SPAN_OF_TAP_PAIRS, _MOST_SPAN, max(places, default=0) - min(places, default=0)):
                 groups = product(*(range(0, a.out_stride, n)
                                    for a, n in zip(self.kernel.axes, self.together, strict=True)))
                 if alike([run.counts for phases in groups for run in self._runs(phases, span)]):
                     return span
-        return _SPAN_OF_PAIRS
+        return _SPAN_OF_TAP_PAIRS
 
     def runs(self, phases: tuple[int, ...]) -> tuple[Run, ...]:
         """Taps of a class in runs, by input phase and shift."""
         return self._runs(phases, self.span)
 
     def _runs(self, phases: tuple[int, ...], span: int) -> tuple[Run, ...]:
-        axes, several = self.kernel.axes, self.kernel.paired_axis
+        axes, several = self.kernel.axes, self.kernel.parity_axis
         flat = []
         for taps in product(*([t for t in a.taps if p <= t.phase < p + n]
                               for a, p, n in zip(axes, phases, self.together, strict=True))):
@@ -270,11 +271,11 @@ class Rows:
                 runs[-1] = Run(phase, last.shift, (*last.taps, (shift - last.shift, entry)), (*last.feeds, feed))
             else:
                 runs.append(Run(phase, shift, ((0, entry),), (feed,)))
-        return tuple(paired(run, prod(self.window)) for run in runs) if self.pairs else tuple(runs)
+        return tuple(with_tap_pairs(run, prod(self.window)) for run in runs) if self.two_taps else tuple(runs)
 
 
-#: Rows under usual tilings, each once: what is found of one serves all that share it.
-_usual = lru_cache(maxsize=256)(Rows)
+#: Rows under canonical tilings, each once: what is found of one serves all that share it.
+_canonical = lru_cache(maxsize=256)(Rows)
 
 
 def _classes(rows: Rows) -> tuple[PhaseClass, ...]:

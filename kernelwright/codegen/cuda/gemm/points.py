@@ -111,7 +111,7 @@ def emitter_of(kernel: Contraction, domain: tuple[int, ...], names: tuple[str, .
 
 
 def straight(emitter: Emitter) -> list[str]:
-    """The statements of a step, in order, without those that come before the walk."""
+    """The statements of a step, in order, without those that come before the loop."""
     lines = [f"{s.c_type} {s.name}{f'[{s.count}]' if s.place else ''};" for s in emitter.row_loads]
     lines += [line for stored in emitter.row_loads for line in stored.lines] + emitter.row_lines
     if emitter.lane_lines:
@@ -131,8 +131,8 @@ def as_float(emitter: Emitter, node: Expression) -> str:
 STARTS = {"sum": "0.0f", "max": "-INFINITY", "min": "INFINITY"}
 TAKES = {"sum": "{0} + {1}", "max": "kw_maximum({0}, {1})", "min": "kw_minimum({0}, {1})"}
 
-#: Reductions that take two walks.
-TWICE = ("moments", "logsumexp")
+#: Reductions that take two passes.
+TWO_PASS = ("moments", "logsumexp")
 
 
 def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels: int,
@@ -170,8 +170,8 @@ def reduced_lines(emitter: Emitter, number: int, reduction: Reduction, channels:
 
 
 def ordinary_stores(kernel: Contraction) -> tuple[Store, ...]:
-    """The stores of a kernel but those of its totals, of which there is one for all positions."""
-    return tuple(s for s in kernel.stores if not (kernel.totals and uses_reductions(s.expression)))
+    """The stores of a kernel but those of its reductions over positions, of which there is one for all positions."""
+    return tuple(s for s in kernel.stores if not (kernel.position_reductions and uses_reductions(s.expression)))
 
 
 def lies_at_multiples(index: Index, sizes: Sequence[int], count: int) -> bool:

@@ -18,21 +18,22 @@ from kernelwright.plan.kernels import Reduction
 
 #: Bytes of one row of a packed operand.
 ROW_BYTES = 16
-#: Rows of sums that an epilogue finishes at a time (a slab), and what it keeps of them for each kind of total.
+#: Rows of sums that an epilogue finishes at a time (a subtile), and what it keeps of them for each kind of total.
 SUBTILE_ROWS = 64
 COMPONENTS = {"sum": 1, "max": 1, "min": 1, "moments": 3}
 #: Rows that a warp of a core packs together, and chunks at least, but for those of fewer channels.
-ITEM_ROWS, _PART_CHUNKS = 32, 8
+LOAD_CHUNK_ROWS, _PART_CHUNKS = 32, 8
 _ALIGNMENT = 256
 
 
 def components(kernel: Contraction) -> list[tuple[int, Reduction]]:
-    """Each of a kernel's totals, behind the number of its first component among those of a cell."""
-    ends = accumulate(COMPONENTS[total.kind] for total in kernel.totals)
-    return [(end - COMPONENTS[total.kind], total) for end, total in zip(ends, kernel.totals, strict=True)]
+    """Each of a kernel's reductions over positions, behind the number of its first component among those of a
+    partial-sum slot."""
+    ends = accumulate(COMPONENTS[total.kind] for total in kernel.position_reductions)
+    return [(end - COMPONENTS[total.kind], total) for end, total in zip(ends, kernel.position_reductions, strict=True)]
 
 
-def suits_pairs(kernel: Contraction) -> bool:
+def suits_two_taps(kernel: Contraction) -> bool:
     """Whether two taps in one product save something, and can be had: of few channels, with a window."""
     if not kernel.axes or kernel.in_channels > CHUNK:
         return False
@@ -44,7 +45,7 @@ def suits_pairs(kernel: Contraction) -> bool:
     return True
 
 
-def strides_of_raw_right(kernel: Contraction) -> tuple[int, int, int]:
+def strides_of_unpacked_right(kernel: Contraction) -> tuple[int, int, int]:
     """Elements of the right operand from one group to the next, from one channel and from one output channel.
 
     Raises ValueError where it has to be packed: it is to be float32 in memory, of a product without a window that is
@@ -63,7 +64,7 @@ class Geometry(Rows):
     """Numbers of a contraction under a tiling. All sizes are in elements unless they are called bytes."""
 
     def __post_init__(self) -> None:
-        if (self.tiling.depth % (2 * CHUNK) and not self.pairs) or self.tiling.rows % CHUNK \
+        if (self.tiling.depth % (2 * CHUNK) and not self.two_taps) or self.tiling.rows % CHUNK \
                 or self.tiling.columns % CHUNK:
             raise ValueError(f"no tiles of {self.tiling}")
         if self.tiling.overlap < 0 or 2 * self.tiling.overlap > self.tiling.rows or self.tiling.overlap % 4 \
@@ -80,12 +81,12 @@ class Geometry(Rows):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
         if self.tiling.packs_concurrently and (self.tiling.converts_left or self.tiling.split_k > 1):
             raise ValueError(f"no x to pack, or parts of steps: {self.tiling}")
-        if self.pairs and not self.kernel.axes:
+        if self.two_taps and not self.kernel.axes:
             raise ValueError(f"no pairs of taps without a window: {self.tiling}")
         if self.tiling.parities != 1 and (self.tiling.parities != 2 or self.tiling.core != "wgmma"
                                         or not has_two_phases(self.kernel)):
             raise ValueError(f"no tiles of {self.tiling.parities} phases of an axis")
-        if self.pairs and not self.scaled and self._leaves_a_tap():
+        if self.two_taps and not self.scaled and self._leaves_a_tap():
             raise ValueError(f"no pairs where a tap of unscaled operands has no partner: {self.tiling}")
 
     def _leaves_a_tap(self) -> bool:
@@ -104,20 +105,20 @@ class Geometry(Rows):
         return self.tiling.core == "swap_ab"
 
     @property
-    def slabs(self) -> int:
-        """Slabs of one group and class, one below the other."""
+    def subtiles(self) -> int:
+        """Subtiles of one group and class, one below the other."""
         return self.blocks[0] * (self.tiling.rows // SUBTILE_ROWS)
 
     @property
-    def cells(self) -> int:
-        """Parts of slabs with positions of one n: each slab of each class may meet two. Number
-        ``(class * slabs + slab) * 2`` is that of the slab's first row, the one behind it the next."""
-        return len(self.classes) * self.slabs * 2
+    def partial_slots(self) -> int:
+        """Parts of subtiles with positions of one n: each subtile of each class may meet two. Number
+        ``(class * subtiles + subtile) * 2`` is that of the subtile's first row, the one behind it the next."""
+        return len(self.classes) * self.subtiles * 2
 
     @property
     def components(self) -> int:
-        """Numbers that totals need of a cell, for each of its columns."""
-        return sum(COMPONENTS[total.kind] for total in self.kernel.totals)
+        """Numbers that reductions over positions need of a partial-sum slot, for each of its columns."""
+        return sum(COMPONENTS[total.kind] for total in self.kernel.position_reductions)
 
     # Bytes of the workspace, in this order: scales of x and of w, x, w.
 
@@ -128,7 +129,7 @@ class Geometry(Rows):
 
     @property
     def left_parts(self) -> int:
-        """Parts of a row's chunks, each an item by itself where the core packs x."""
+        """Parts of a row's chunks, each a load chunk by itself where the core packs x."""
         return -(-self.chunks // self.part_chunks)
 
     @property
@@ -138,9 +139,9 @@ class Geometry(Rows):
         return min(self.chunks, -(-_PART_CHUNKS // step) * step)
 
     @property
-    def left_items(self) -> int:
-        """Items in which a core packs x: a part of the chunks of 32 rows of one group, all input phases."""
-        return self.kernel.groups * -(-self.allocated_rows // ITEM_ROWS) * self.left_parts
+    def left_load_chunks(self) -> int:
+        """Load chunks in which a core packs x: a part of the chunks of 32 rows of one group, all input phases."""
+        return self.kernel.groups * -(-self.allocated_rows // LOAD_CHUNK_ROWS) * self.left_parts
 
     @property
     def right_term_bytes(self) -> int:
@@ -162,10 +163,10 @@ class Geometry(Rows):
     def places(self) -> dict[str, tuple[int, int]]:
         """Offset and bytes of each part of the workspace: "repack" (uint32: whether scales have to be looked at again),
         "left_scales" (float32 per (n, g)) and "right_scales" (per (g, o)), where operands are scaled, "left_ready"
-        (uint32: two counters of items taken, then the items that are packed) where the core packs x, "left", "right"
-        (no bytes where the tiling takes them raw), "sums" of the parts of the steps, where they are split, and where
-        there are totals "slab_totals" (float32 of shape (cells, components, groups, out_channels)) and
-        "slab_positions" (int32, the positions of each cell).
+        (uint32: two counters of load chunks taken, then the load chunks that are packed) where the core packs x,
+        "left", "right" (no bytes where the mainloop converts them), "sums" of the parts of the steps, where they are
+        split, and where there are reductions over positions "position_partials" (float32 of shape (partial-sum slots,
+        components, groups, out_channels)) and "position_counts" (int32, the positions of each partial-sum slot).
 
         Sums are multiplied by both scales, powers of two; operands are packed times their inverses. An infinite scale
         says that the operand is not finite there.
@@ -175,12 +176,14 @@ class Geometry(Rows):
         sizes = {"repack": 4, "left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
         for name, size in {**(sizes if self.scaled else {}),
-                           **({"left_ready": 4 * (2 + self.left_items)} if self.tiling.packs_concurrently else {}),
+                           **({"left_ready": 4 * (2 + self.left_load_chunks)} if self.tiling.packs_concurrently
+                              else {}),
                            "left": 0 if self.tiling.converts_left else self.terms * self.left_term_bytes,
                            "right": 0 if self.tiling.converts_right else self.terms * self.right_term_bytes,
                            **({"sums": self.partial_bytes} if self.tiling.split_k > 1 else {}),
-                           **({"slab_totals": 4 * self.cells * self.components * rights,
-                               "slab_positions": 4 * self.cells} if kernel.totals else {})}.items():
+                           **({"position_partials": 4 * self.partial_slots * self.components * rights,
+                               "position_counts": 4 * self.partial_slots} if kernel.position_reductions
+                               else {})}.items():
             result[name] = (at, size)
             at += -(-size // _ALIGNMENT) * _ALIGNMENT
         return result

@@ -14,7 +14,11 @@ from kernelwright.codegen.cuda.gemm.cost import cycles, packing_cycles
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import table_room
 from kernelwright.codegen.cuda.gemm.epilogue.positions import subtile_of_tile
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_channels_in_registers import folds, subtile_floats
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, mask_floats, without_totals
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import (
+    distinct_expressions,
+    mask_floats,
+    refused_positions,
+)
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions_in_registers import in_registers, shared_floats
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.core import tilings_mma
@@ -28,7 +32,7 @@ from kernelwright.codegen.cuda.gemm.row_buffered.search import row_buffered_tili
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import SwapAB
 from kernelwright.codegen.cuda.gemm.swap_ab.search import cycles as swap_ab_cycles
 from kernelwright.codegen.cuda.gemm.swap_ab.search import saved_cycles, swap_ab_tilings
-from kernelwright.codegen.cuda.gemm.tap_folding import joinable, joined
+from kernelwright.codegen.cuda.gemm.tap_folding import foldable_taps, with_folded_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
 
@@ -42,54 +46,57 @@ _CLEARLY = 0.85
 
 def tilings(kernel: Contraction, core: str) -> list[Tiling]:
     """At most 8 tilings for a core ("wgmma", with those of "row_buffered" and "swap_ab", or "mma") that fit a block,
-    best guess first; [] for scheme float32, and for totals that no epilogue takes. Where taps can be joined, tilings
-    that do so and others in turn."""
+    best guess first; [] for scheme float32, and for reductions over positions that no epilogue takes. Where taps can be
+    folded, tilings that do so and others in turn."""
     return list(_found(kernel, core))
 
 
 @lru_cache(maxsize=512)
 def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
     """`tilings`, once for all who ask: thousands are looked at."""
-    count = joinable(kernel)
+    count = foldable_taps(kernel)
     if kernel.scheme == "float32" or count == 1:
         return tuple(_tilings(kernel, core))
-    # Producers would read x as often as taps are joined: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
-    fewer = [replace(tiling, folded_taps=count) for tiling in _tilings(joined(kernel, count), core, raw=False)]
-    strips = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(joined(kernel, count))
+    # Producers would read x as often as taps are folded: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
+    fewer = [replace(tiling, folded_taps=count)
+             for tiling in _tilings(with_folded_taps(kernel, count), core, converting=False)]
+    strips = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(with_folded_taps(kernel, count))
               if core != "mma"]
     return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
-def _tilings(kernel: Contraction, core: str, *, raw: bool = True) -> list[Tiling]:
-    """`tilings` that join no taps. raw: whether producers may read x as it lies."""
+def _tilings(kernel: Contraction, core: str, *, converting: bool = True) -> list[Tiling]:
+    """`tilings` that fold no taps. converting: whether producers may convert x in the mainloop."""
     if kernel.scheme == "float32":
         return []
     if core == "mma":
         return tilings_mma(kernel)
     if not kernel.axes:
-        return _with_turned(kernel, _tilings_of_rows(kernel, raw=raw))[:_MOST]
-    return _in_turn(row_buffered_tilings(kernel) if raw else [], _tilings_of_rows(kernel, raw=raw))[:_MOST]
+        return _with_swap_ab(kernel, _tilings_of_rows(kernel, converting=converting))[:_MOST]
+    return _in_turn(row_buffered_tilings(kernel) if converting else [],
+                    _tilings_of_rows(kernel, converting=converting))[:_MOST]
 
 
-def _with_turned(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
+def _with_swap_ab(kernel: Contraction, others: list[Tiling]) -> list[Tiling]:
     """Tilings of a product without a window, those that read the weight as it lies first where that promises more."""
-    turned = swap_ab_tilings(kernel)
-    if not turned or not others:
-        return [*turned, *others]
+    swapped = swap_ab_tilings(kernel)
+    if not swapped or not others:
+        return [*swapped, *others]
     geometry = Geometry(kernel, others[0])
     packed = cycles(geometry, _layout(geometry)) + packing_cycles(geometry) + saved_cycles(kernel)
-    first = 0 if swap_ab_cycles(SwapAB(kernel, turned[0])) < _CLEARLY * packed else 2
-    return [*others[:first], *_in_turn(turned, others[first:])]
+    first = 0 if swap_ab_cycles(SwapAB(kernel, swapped[0])) < _CLEARLY * packed else 2
+    return [*others[:first], *_in_turn(swapped, others[first:])]
 
 
-def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
+def _tilings_of_rows(kernel: Contraction, *, converting: bool) -> list[Tiling]:
     """Those whose tiles are of rows and columns."""
     found: dict[tuple, list[tuple[float, int, Tiling]]] = {}
     for tiling in candidates(kernel):
-        if least_bytes(kernel, tiling) > BLOCK_BYTES or not holds(kernel, tiling) or (tiling.converts_left and not raw):
+        if least_bytes(kernel, tiling) > BLOCK_BYTES or not holds(kernel, tiling) or (tiling.converts_left
+                                                                                      and not converting):
             continue
         geometry = Geometry(kernel, tiling)
-        if without_totals(geometry) or (kernel.reductions and tiling.from_registers and not folds(geometry)):
+        if refused_positions(geometry) or (kernel.reductions and tiling.from_registers and not folds(geometry)):
             continue
         try:
             layout = _layout(geometry)
@@ -104,24 +111,25 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     best = [tiling for tiling in best if not is_fine(tiling)]
     many = [t for t in best if t.pingpong > 2 and t.parities == 1 and _stores(t) == "rows" and not kernel.reductions]
     best = [tiling for tiling in best if tiling not in many]
-    many = _most_teams([tiling for tiling in many if tiling.columns >= kernel.out_channels])
+    many = _most_warpgroups([tiling for tiling in many if tiling.columns >= kernel.out_channels])
     # On an H200 tiles of two phases took 0.37 to 0.82 of the time of those of one (eight shapes). The latter are there
     # for what is not among these shapes.
     orders = ("rows", "from_registers") if kernel.reductions else (
         "overlap", "from_registers", "rows", "sector_aligned")
     taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
-        _pairs_first([t for t in best if t.parities == phases and _stores(t) == stores and t.takes_left == takes],
+        _two_taps_first([t for t in best if t.parities == phases and _stores(t) == stores and t.takes_left == takes],
                      found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
         for stores in orders)) for takes in (True, False))) for phases in (1, 2))
     # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200), but 1.03 and 1.08 of
-    # that of three teams where each element takes many instructions.
+    # that of three consumer warpgroups where each element takes many instructions.
     rows = [tiling for tiling in two if _stores(tiling) == "rows"]
     whole = not kernel.reductions and any(_stores(tiling) in ("overlap", "from_registers") for tiling in two)
     if whole:
         two = [tiling for tiling in two if tiling not in rows]
-    # Three teams hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128 channels); most
-    # of all where threads store what they have (0.89 ms, 0.96 of two teams, 1.00 of three that overlap).
+    # Three consumer warpgroups hide what results take better than the guess knows: 0.57 ms, not 0.74 (4x4, 64 to 128
+    # channels); most of all where threads store what they have (0.89 ms, 0.96 of two consumer warpgroups, 1.00 of three
+    # that overlap).
     three = sorted((t for t in two if t.pingpong == 3 and not t.takes_left),
                    key=lambda t: not (t.from_registers or t.sector_aligned))
     if three and three[0].sector_aligned:  # of tanh 2.0 ms, 1.4 where warps take rows; of a quotient 2.3 and 2.9 ms
@@ -145,12 +153,14 @@ def _tilings_of_rows(kernel: Contraction, *, raw: bool) -> list[Tiling]:
     return first
 
 
-def _most_teams(many: list[Tiling]) -> list[Tiling]:
-    """Of tilings of three and four teams one each, of 128 rows: of four, then of three, one that packs if there is one.
+def _most_warpgroups(many: list[Tiling]) -> list[Tiling]:
+    """Of tilings of three and four consumer warpgroups one each, of 128 rows: of four, then of three, one that packs if
+    there is one.
 
-    Where each element takes many instructions they hide more: sigmoid 1.09 ms of four teams, 1.14 of three, 1.24 of two
-    (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and sigmoid 0.71 of four,
-    0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no registers (an H200).
+    Where each element takes many instructions they hide more: sigmoid 1.09 ms of four consumer warpgroups, 1.14 of
+    three, 1.24 of two (8 to 32 channels), gelu 2.65 of three that pack, 2.98 of two (64 to 64 channels), tanh and
+    sigmoid 0.71 of four, 0.73 of three, 0.78 of two (3 to 16 channels); of others two were as fast, or sums leave no
+    registers (an H200).
     """
     tall = [tiling for tiling in many if tiling.rows == 2 * SUBTILE_ROWS]
     tall.sort(key=lambda tiling: (-tiling.pingpong, not tiling.packs_concurrently, tiling.cluster))
@@ -167,14 +177,14 @@ def _in_turn(*lists: list[Tiling]) -> list[Tiling]:
     return [tiling for one_each in zip_longest(*lists) for tiling in one_each if tiling is not None]
 
 
-def _pairs_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]], few: bool) -> list[Tiling]:
+def _two_taps_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int, Tiling]]], few: bool) -> list[Tiling]:
     """Tilings in the order of `_ordered`, behind the first of them its kind's leanest of ``found``; those with pairs of
     taps before others, of which the first one is the fourth, or where ``few`` of the list will be tried the second."""
-    pairs, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
-    pairs, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
-                     for kind in (pairs, others))
+    two_taps, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
+    two_taps, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
+                     for kind in (two_taps, others))
     before = 1 if few else 3
-    return [*pairs[:before], *others[:1], *pairs[before:], *others[1:]]
+    return [*two_taps[:before], *others[:1], *two_taps[before:], *others[1:]]
 
 
 def _kind(tiling: Tiling) -> tuple:
@@ -201,7 +211,7 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
     """The guess for the core of a tiling for wgmma, on an H200 at 1.75 GHz; packing is not in it. Raises ValueError
     where the tiling does not fit a block."""
     if tiling.folded_taps > 1:
-        kernel, tiling = joined(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
+        kernel, tiling = with_folded_taps(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
     if tiling.core == "row_buffered":
         return row_buffered_milliseconds(RowBuffered(kernel, tiling))
     if tiling.core == "swap_ab":
@@ -211,10 +221,10 @@ def predicted_milliseconds(kernel: Contraction, tiling: Tiling) -> float:
 
 
 def _layout(geometry: Geometry) -> Layout:
-    """The layout with the larger of the epilogue's slabs and tables."""
+    """The layout with the larger of the epilogue's subtiles and tables."""
     tiling = geometry.tiling
     pitch = 72 if tiling.parities == 1 else 132
-    floats = pitch * subtile_columns(geometry.kernel, tiling) * max(1, len(distinct_totals(geometry.kernel))) \
+    floats = pitch * subtile_columns(geometry.kernel, tiling) * max(1, len(distinct_expressions(geometry.kernel))) \
         + mask_floats(geometry.kernel, tiling) + table_room(geometry)
     if in_registers(geometry):
         floats = shared_floats(geometry)[-1] + table_room(geometry)
@@ -223,7 +233,7 @@ def _layout(geometry: Geometry) -> Layout:
     if tiling.overlap or tiling.sector_aligned:
         floats = (tiling.parities * tiling.rows + 4) * subtile_of_tile(geometry)[0] + table_room(geometry)
     if tiling.split_k > 1 and 4 * floats > BLOCK_BYTES:  # of the kernel that adds the parts
-        raise ValueError(f"{tiling} takes {4 * floats} bytes for a slab")
+        raise ValueError(f"{tiling} takes {4 * floats} bytes for a subtile")
     return Layout(geometry, floats if tiling.split_k == 1 else 0)
 
 

@@ -13,7 +13,7 @@ Both are zero where they leave the input or the window. Of a line with a stride 
 multiple of it apart, so that x' has no more positions than the line has sums, and no stride. Each product of the sum is
 formed once, and others only with weights of zero, behind a window that f does not divide: of scaled operands, sums that
 meet what is not finite are computed again anyway, from x and w themselves (`precision.recompute`); 16-bit
-operands as they are join no such window.
+operands as they are fold no such window.
 """
 
 from __future__ import annotations
@@ -27,34 +27,36 @@ from kernelwright.plan.contraction.record import Contraction, ContractionAxis, T
 from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load, loaded
 
 
-def joinable(kernel: Contraction) -> int:
-    """How many taps of the last axis to join; 1 where that saves nothing, or where `joined` takes no such kernel."""
+def foldable_taps(kernel: Contraction) -> int:
+    """How many taps of the last axis to fold into channels; 1 where that saves nothing, or where `with_folded_taps`
+    takes no such kernel."""
     taps = len(kernel.axes[-1].taps) if kernel.axes else 0
     room = CHUNK // max(1, kernel.in_channels)
     if min(taps, room) < 2:
         return 1
     count = -(-taps // -(-taps // room))
     try:
-        joined(kernel, count)
+        with_folded_taps(kernel, count)
     except ValueError:
         return 1
     return count
 
 
-def joined(kernel: Contraction, count: int) -> Contraction:
-    """The same sums, ``count`` taps of the last axis joined. Raises ValueError where its taps do not stand equally far
+def with_folded_taps(kernel: Contraction, count: int) -> Contraction:
+    """The same sums, ``count`` taps of the last axis folded into channels. Raises ValueError where its taps do not
+    stand equally far
     apart, in one phase of the output, and where an operand is computed on its way."""
     if not kernel.axes or count < 2 or count * kernel.in_channels > CHUNK:
-        raise ValueError(f"no {count} taps of {kernel.in_channels} channels to join")
+        raise ValueError(f"no {count} taps of {kernel.in_channels} channels to fold")
     axis = kernel.axes[-1]
     taps = sorted(axis.taps, key=lambda tap: tap.offset)
     steps = {(b.offset - a.offset, b.number - a.number) for a, b in pairwise(taps)}
     plain = all(isinstance(side, Load) and side.otherwise == 0.0 for side in (kernel.left, kernel.right))
     if not plain or axis.out_stride != 1 or len(taps) != axis.kernel or len(steps) != 1:
-        raise ValueError(f"no taps to join: {axis}")
+        raise ValueError(f"no taps to fold: {axis}")
     (apart, numbered), = steps
     if abs(numbered) != 1 or not apart or (kernel.scheme == "native" and len(taps) % count):
-        raise ValueError(f"no taps to join: {axis}")
+        raise ValueError(f"no taps to fold: {axis}")
     stride = axis.in_stride if count * apart % axis.in_stride == 0 else 1
     # Position v of x' begins at position stride * (v - before) + phase of x.
     phase, reach = taps[0].offset % stride, (count - 1) * apart
@@ -72,7 +74,7 @@ def joined(kernel: Contraction, count: int) -> Contraction:
 
 
 def _part(load: Load, kernel: Contraction, t: int, step: int, begin: int, size: int) -> Load:
-    """What an operand has of joined tap ``t``: where c is one of its channels, the element at ``step * v + begin`` of
+    """What an operand has of folded tap ``t``: where c is one of its channels, the element at ``step * v + begin`` of
     the last axis, zero outside of ``size``."""
     channels, rank = kernel.in_channels, len(load.index.strides)
 

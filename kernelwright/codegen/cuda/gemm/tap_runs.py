@@ -69,7 +69,7 @@ class Run:
         return tuple(beyond + apart for (beyond, _), (apart, _) in zip(self.taps, self.seconds, strict=True))
 
 
-def paired(run: Run, zeros: int) -> Run:
+def with_tap_pairs(run: Run, zeros: int) -> Run:
     """The run with its taps in pairs, neighbours of those that feed the same phase; by the first one's rows.
 
     ``zeros``: the entry that a tap without a partner has for a second one; its second rows are its own.

@@ -214,7 +214,7 @@ def _of_sums(store: Store, kernel: Contraction) -> Expression:
     def changed(node: Expression) -> Expression | None:
         if not isinstance(node, Reduced):
             return None
-        total = kernel.totals[node.reduction - 1]
+        total = kernel.position_reductions[node.reduction - 1]
         if total.kind == "sum":
             return Apply("mul", (total.expression, Constant(float(prod(kernel.domain[3:])))))
         if node.component == 0:

@@ -280,11 +280,12 @@ def _moves(expression: Expression) -> bool:
 def correlates(kernel: Contraction) -> bool:
     """Whether a kernel has nothing but sums and moments, over all positions, of what is affine in its sums, and shifts
     few enough for products of x with itself."""
-    if not kernel.totals or not kernel.axes or any(axis.in_stride != 1 for axis in kernel.axes):
+    if not kernel.position_reductions or not kernel.axes or any(axis.in_stride != 1 for axis in kernel.axes):
         return False
     if not all(uses_reductions(store.expression) for store in kernel.stores):
         return False
-    if not all(total.kind in ("sum", "moments") and slope_of(total.expression) is not None for total in kernel.totals):
+    if not all(total.kind in ("sum", "moments") and slope_of(total.expression) is not None
+               for total in kernel.position_reductions):
         return False
     if not prod(kernel.domain) or not prod(kernel.left_domain) or max(a.in_size for a in kernel.axes) >= 2**30:
         return False

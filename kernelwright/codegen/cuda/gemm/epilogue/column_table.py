@@ -42,8 +42,8 @@ class ColumnTable:
     """The values of columns that ``expressions`` (of stores and reductions) need.
 
     Value k of column c of a tile is ``columns[k * tiling.columns + c]``; the scale is the first one, where operands are
-    scaled. Behind them stands, for each of four warps, whether the scales that it saw are usual ones. ``finite``: an
-    infinite scale, which is not, stands there as a finite one, so that it may be multiplied by zero.
+    scaled. Behind them stands, for each of four warps, whether the scales that it saw are of the fast path. ``finite``:
+    an infinite scale, which is not, stands there as a finite one, so that it may be multiplied by zero.
 
     ``entries``: whether passes know of a thread's row its entry n of the batch where they ask for ``values``. Then
     there may be values of entries: all values of the next entry follow, and last, as an integer, the first entry's
@@ -81,7 +81,7 @@ class ColumnTable:
     @property
     def floats(self) -> int:
         """Size of the table; 0 where there is none."""
-        return self._usual_at + 4 * self.geometry.scaled + 4 * self.of_entries
+        return self._flags_at + 4 * self.geometry.scaled + 4 * self.of_entries
 
     @property
     def _entry_floats(self) -> int:
@@ -89,7 +89,7 @@ class ColumnTable:
         return len(self.names) * self.geometry.tiling.columns
 
     @property
-    def _usual_at(self) -> int:
+    def _flags_at(self) -> int:
         """Where it stands what warps saw of scales."""
         return self._entry_floats * (1 + self.of_entries)
 
@@ -127,7 +127,7 @@ class ColumnTable:
 
     def entry(self, n: str) -> str:
         """Where the values of entry ``n`` begin, of the two that are there."""
-        at = self._usual_at + 4 * self.geometry.scaled
+        at = self._flags_at + 4 * self.geometry.scaled
         return f"({n} == __float_as_int(columns[{at}]) ? 0 : {self._entry_floats})"
 
     @property
@@ -135,17 +135,18 @@ class ColumnTable:
         """The names of the inputs that the table's values read."""
         return {f"in{load.buffer}" for load in loads_of(self.values)}
 
-    def usual(self, row: str) -> list[str]:
-        """Define ``usual``: whether the scale called ``row`` is usual, and all of the tile's columns. Before a pass:
+    def fast_path(self, row: str) -> list[str]:
+        """Define ``fast``: whether the scale called ``row`` is of the fast path, and all of the tile's columns. Before
+        a pass:
         behind it the read would wait until the stores have taken their registers."""
-        return ["float columns_usual[4];", f"kw_read4(columns_usual, columns + {self._usual_at});",
-                f"const bool usual = {self.name}_usual({row}) & "
-                "(columns_usual[0] * columns_usual[1] * columns_usual[2] * columns_usual[3] > 0.0f);"]
+        return ["float columns_fast[4];", f"kw_read4(columns_fast, columns + {self._flags_at});",
+                f"const bool fast = {self.name}_is_fast({row}) & "
+                "(columns_fast[0] * columns_fast[1] * columns_fast[2] * columns_fast[3] > 0.0f);"]
 
     @property
-    def all_usual(self) -> str:
-        """Whether the scales of all columns are usual."""
-        return " * ".join(f"columns[{self._usual_at + warp}]" for warp in range(4)) + " > 0.0f"
+    def all_fast(self) -> str:
+        """Whether the scales of all columns are of the fast path."""
+        return " * ".join(f"columns[{self._flags_at + warp}]" for warp in range(4)) + " > 0.0f"
 
     @cached_property
     def definition(self) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -160,7 +161,7 @@ class ColumnTable:
         lines = straight(emitter)
         if scaled:
             lines += [f"const float scale = {column_scale_text(self.geometry)};",
-                      f"usual = {self.name}_usual(scale) && usual;"]
+                      f"fast = {self.name}_is_fast(scale) && fast;"]
             texts.insert(0, "fminf(scale, 0x1p126f)" if self.finite else "scale")
         entry = f"next * {self._entry_floats} + " * self.of_entries
         lines += [f"columns[{entry}{f'{k * tiling.columns} + ' * (k > 0)}c] = {text};" for k, text in enumerate(texts)]
@@ -170,11 +171,11 @@ class ColumnTable:
             last = kernel.batch - 1
             fill = ["#pragma unroll 1", "for (int next = 0; next < 2; ++next) {", *indent([
                 f"const int n = first_n + next < {last} ? first_n + next : {last};", *fill]), "}",
-                f"if (thread == 0) columns[{self._usual_at + 4 * scaled}] = __int_as_float(first_n);"]
-        body = ["const int g = group;", *["bool usual = true;"] * scaled, *fill]
+                f"if (thread == 0) columns[{self._flags_at + 4 * scaled}] = __int_as_float(first_n);"]
+        body = ["const int g = group;", *["bool fast = true;"] * scaled, *fill]
         if scaled:
-            body += ["usual = __all_sync(0xffffffffu, usual);",
-                     f"if (thread % 32 == 0) columns[{self._usual_at} + thread / 32] = usual;"]
+            body += ["fast = __all_sync(0xffffffffu, fast);",
+                     f"if (thread % 32 == 0) columns[{self._flags_at} + thread / 32] = fast;"]
         parameters = (*parameter_texts(kernel, emitter.used),
                       *[("const float* __restrict__", "right_scales")] * scaled)
         heads = [*map(" ".join, parameters), "float* columns", "int thread", "int group", "int first_column",

@@ -52,7 +52,7 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
     """
     if not kernel.pools:
         return "two lines in a tile without pools" if kernel.pool_lines > 1 and tiling.parities > 1 else ""
-    if kernel.reductions or kernel.totals:
+    if kernel.reductions or kernel.position_reductions:
         return "pools beside other reductions"
     if not kernel.axes:
         return "pools of a product without positions"
@@ -66,7 +66,7 @@ def refusal(kernel: Contraction, tiling: Tiling) -> str:
         return f"pools of {kernel.pool_planes} planes"
     if kernel.pool_lines > 1 and (kernel.pool_lines > 2 or len(kernel.axes) < 2 or kernel.axes[-1].out_stride > 1):
         return f"pools of {kernel.pool_lines} lines of {kernel.axes[-1].out_stride} output phases"
-    axis = kernel.axes[kernel.paired_axis]
+    axis = kernel.axes[kernel.parity_axis]
     if axis.out_stride != tiling.parities:
         where = "last axis" if kernel.pool_lines == 1 else "axis of lines"
         return f"pools in tiles of {tiling.parities} of {axis.out_stride} output phases of the {where}"
@@ -139,7 +139,7 @@ class Pool(EpilogueOperation):
                  f"float* const window = sums + {self.window} * {self.size};",
                  *self.table.begins("first"), *self.scale_lines()]
         if self.geometry.scaled:
-            lines += self._careful()
+            lines += self._rescaled()
         lines += [*self.emitter.fixed_lines, *self.windows.fixed_lines]
         return lines + self.table.steps("first", "last", self._step(), max(READ, UNROLL // self.size))
 
@@ -147,17 +147,17 @@ class Pool(EpilogueOperation):
         """As of every operation; along the last axis positions end where whole windows do, and so do lines."""
         if axis == len(self.kernel.axes) - 1:
             return 0, self.kernel.pooled_domain[-1] * self.rows_each
-        return (0, self.kernel.pooled_domain[-2]) if self.lines > 1 and axis == self.kernel.paired_axis \
+        return (0, self.kernel.pooled_domain[-2]) if self.lines > 1 and axis == self.kernel.parity_axis \
             else super()._class(axis)
 
-    def _careful(self) -> list[str]:
-        """Finish sums in place whose scales are not usual."""
+    def _rescaled(self) -> list[str]:
+        """Finish sums in place whose scales leave the fast path."""
         place = f"window[(o - first_column) * {self.strides[1]} + v]"
         before, last = self.names[-2:]
         spatial = [before, f"{last} + v"] if self.lines == 1 else [f"{before} + v % 2", f"{last} + v / 2"]
-        careful = self.careful(place, [*self.names[:-2], *spatial])
-        return ["if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)", "#pragma unroll 1",
-                f"    for (int v = 0; v < {self.size}; ++v)", f"      {place} = {careful};", "}"]
+        rescaled = self.rescaled(place, [*self.names[:-2], *spatial])
+        return ["if (!fast) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)", "#pragma unroll 1",
+                f"    for (int v = 0; v < {self.size}; ++v)", f"      {place} = {rescaled};", "}"]
 
     def _pool(self) -> None:
         """Give the emitter of positions what becomes of each of a window's: it is scaled, and pools take it."""
@@ -180,7 +180,7 @@ class Pool(EpilogueOperation):
             lines = [f"float sum[{self.size}];", "#pragma unroll",
                      f"for (int e = 0; e < {self.size}; e += 4) kw_read4(sum + e, &{at} + e);"]
         if self.geometry.scaled:
-            lines.append("const float scale = usual ? row_scale * column_scale[v] : 1.0f;")
+            lines.append("const float scale = fast ? row_scale * column_scale[v] : 1.0f;")
         line = straight(self.emitter)
         if self.lines > 1:
             name = self.names[-2]

@@ -110,7 +110,7 @@ class StoreRuns(EpilogueOperation):
     def emit(self, walked: tuple[int, ...], lanes: int, kind: type[PointEmitter]) -> None:
         """Give the operation an emitter of its stores, whose ``lanes`` are neighbours of a run, called d."""
         stores = collapsed(self.table.stores(self.stores), self.kernel, self.outer)
-        assert stores is not None  # as who makes a walk over runs has looked
+        assert stores is not None  # as who makes an iteration over runs has looked
         last = len(self.domain) - 1
         self.emitter = emitter_of(self.kernel, self.domain, (*self.names[:3 + self.outer], "d"), (), stores,
                                   walked=walked, lane_axis=last, lanes=lanes, kind=kind)
@@ -142,38 +142,39 @@ class StoreRuns(EpilogueOperation):
             rest = f"{rest} / {count}"
         return [*lines, f"const {entry_type(self.kernel)} n = {rest};"]
 
-    def again(self, value: str, position: str) -> list[str]:
-        """Write an element of column ``o`` again whose scales are not usual: ``value`` at ``position`` of its run."""
+    def rewrite(self, value: str, position: str) -> list[str]:
+        """Rewrite an element of column ``o`` whose scales leave the fast path: ``value`` at ``position`` of its run."""
         axes, places, rest = self.kernel.axes, [], f"unsigned({position})"
         for a in reversed(range(self.outer, len(axes))):
             places.append(f"const int p{a} = {rest}" + (f" % {axes[a].out_size}u;" if a > self.outer else ";"))
             rest = f"{rest} / {axes[a].out_size}u"
-        return [*places, f"{self.name}_again({value}, {', '.join(self.names)});"]
+        return [*places, f"{self.name}_rewrite({value}, {', '.join(self.names)});"]
 
     def _ordinal(self) -> str:
         """``NAME_ordinal``: the places of a class that come before a row."""
         kernel, phases, rows = self.kernel, self.geometry.tiling.parities, self.geometry.rows
-        lines = [*coordinates(self.geometry, self.kind), f"bool inside = row < {rows};",
-                 f"{self.kind} ordinal = inside ? n : {kernel.batch};"]
+        lines = [*coordinates(self.geometry, self.kind), f"bool in_bounds = row < {rows};",
+                 f"{self.kind} ordinal = in_bounds ? n : {kernel.batch};"]
         for a, axis in enumerate(kernel.axes):
             both = phases == 2 and a == len(kernel.axes) - 1
             count = -(-axis.out_size // 2) if both else self._class(a)[1]
             all_of, u = (2 * count, f"2 * u{a}") if both else (count, f"u{a}")
-            lines += [f"ordinal = ordinal * {all_of} + (inside ? min({u}, {all_of}) : 0);",
-                      f"inside = inside && u{a} < {count};"]
-        lines += ["if (there != nullptr) *there = inside;", "return ordinal;"]
+            lines += [f"ordinal = ordinal * {all_of} + (in_bounds ? min({u}, {all_of}) : 0);",
+                      f"in_bounds = in_bounds && u{a} < {count};"]
+        lines += ["if (is_position != nullptr) *is_position = in_bounds;", "return ordinal;"]
         return device_function("The number of positions that come before a row, and whether it is one.", self.kind,
-                               f"{self.name}_ordinal", [f"{self.kind} row", "int phase_class", "bool* there = nullptr"],
+                               f"{self.name}_ordinal",
+                               [f"{self.kind} row", "int phase_class", "bool* is_position = nullptr"],
                                lines)
 
     def _place(self) -> str:
         """``NAME_row_place``: where a row of a subtile lies in its columns."""
         begin = f"begin / {self.multiple} * {self.multiple}" if self.multiple > 1 else "begin"
         return device_function(
-            f"Where row {'(of two positions) ' * (self.geometry.tiling.parities == 2)}number `row` of a slab that "
+            f"Where row {'(of two positions) ' * (self.geometry.tiling.parities == 2)}number `row` of a subtile that "
             "begins at first_row lies in its columns; -1: it is no position.", "int", f"{self.name}_row_place",
             [f"{self.kind} first_row", "int row", "int phase_class"], [
-                "bool there;",
-                f"const {self.kind} ordinal = {self.name}_ordinal(first_row + row, phase_class, &there);",
+                "bool is_position;",
+                f"const {self.kind} ordinal = {self.name}_ordinal(first_row + row, phase_class, &is_position);",
                 f"const {self.kind} begin = {self.name}_ordinal(first_row, phase_class);",
-                f"return there ? int(ordinal - {begin}) : -1;"])
+                f"return is_position ? int(ordinal - {begin}) : -1;"])

@@ -42,8 +42,8 @@ class QuotientEmitter(PointEmitter):
             result = self.fresh("t")
             self.row_lines.append(f"const float {result} = kw_decay({self.value(node.arguments[0])});")
             return result
-        usual = node.function != _SHARE
-        if usual and (node.function != "div" or not row or lane or isinstance(node.arguments[1], Constant)
+        plain = node.function != _SHARE
+        if plain and (node.function != "div" or not row or lane or isinstance(node.arguments[1], Constant)
                       or any(self.depends(node.arguments[1]))):
             return super()._define(node, row, lane)
         numerator, divisor = (self.value(argument) for argument in node.arguments)
@@ -53,7 +53,7 @@ class QuotientEmitter(PointEmitter):
                                     f"{self.name}_divisor_of({divisor});")
         self.divides = True
         result = self.fresh("t")
-        function = "quotient" if usual else _SHARE
+        function = "quotient" if plain else _SHARE
         self.row_lines.append(f"const float {result} = {self.name}_{function}({numerator}, {self._divisors[divisor]});")
         return result
 
@@ -101,7 +101,7 @@ def quotient_functions(name: str) -> list[str]:
     """``NAME_divisor``, ``NAME_divisor_of``, ``NAME_quotient`` and ``NAME_share``.
 
     Of a divisor below 2^-64 or beyond 2^64 a power of two is taken off both, so that neither it nor its reciprocal
-    leaves the usual numbers.
+    leaves the range of the fast path.
     """
     kind = f"{name}_divisor"
     return [

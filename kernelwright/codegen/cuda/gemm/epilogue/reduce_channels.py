@@ -2,11 +2,11 @@
 
 A subtile holds all channels of its rows. Two lanes of a warp, 16 apart, share a row and take a part of its channels
 each; they pass over its sums once per reduction (twice for moments and log-sum-exp) and once for the stores, and
-exchange what they found. The first pass multiplies sums by their scales, unless these are not usual: then a loop before
-it finishes them in place, with care. A pass leaves in the subtile what later ones would compute again
+exchange what they found. The first pass multiplies sums by their scales, unless these leave the fast path: then a loop
+before it finishes them in place, with care. A pass leaves in the subtile what later ones would compute again
 (`epilogue.kept_values`), and reduces into four numbers, so that no step waits for the one before. Writes of a warp are
-runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes turn before they store: eight
-take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
+runs of 16 neighbouring positions. Where channels are neighbours in the output, the lanes transpose before they store:
+eight take a row, and a warp writes runs of 8 channels of 4 rows, from 32 banks.
 
 Of tiles with both output phases of the last axis a subtile has 128 positions, and a thread takes all channels of one,
 without an exchange. Element (row, phase, column) is at 2 * row + phase + column * 132. Positions 2u and 2u + 1 stand
@@ -39,7 +39,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
-    TWICE,
+    TWO_PASS,
     as_float,
     reduced_lines,
     straight,
@@ -59,11 +59,11 @@ class ReduceChannels(EpilogueOperation):
 
     def __init__(self, geometry: Geometry, name: str) -> None:
         super().__init__(geometry, name)
-        self.turns = reduced_channels_fastest(self.kernel)
+        self.transposes = reduced_channels_fastest(self.kernel)
         self.place = "thread" if self.phases == 2 else two_lanes_a_row(1).of_thread(POSITION)
         self.row_of = self.row_of or self.place
         if self.phases == 2:
-            if self.turns:
+            if self.transposes:
                 raise ValueError(f"{name}: no tiles of two phases of positions where channels are neighbours")
             self.row_of, self.phase_of = "thread / 2", "thread % 2"
         self.comment = "a thread takes one of 128 positions, and reduces its channels before it stores" \
@@ -75,13 +75,13 @@ class ReduceChannels(EpilogueOperation):
         self.parts, self.part_number = READ, "v"
         roots = [*self.kernel.reductions, *self.kernel.stores]
         self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                        entries=not self.turns)
+                                        entries=not self.transposes)
         self.reduced = [self.table.without(reduction.expression) for reduction in self.kernel.reductions]
         self.once = [s for s in self.kernel.stores if not s.index.strides[2]]
         self.along = self.table.stores([s for s in self.kernel.stores if s.index.strides[2]])
         # Passes of reductions that are still to come, and whether the subtile has sums without their scales.
-        self.passes = [2 if reduction.kind in TWICE else 1 for reduction in self.kernel.reductions]
-        self.raw = geometry.scaled
+        self.passes = [2 if reduction.kind in TWO_PASS else 1 for reduction in self.kernel.reductions]
+        self.unscaled = geometry.scaled
         self.emitter = self._new_emitter()
         # The lanes of a row read banks 16 apart where they begin 4 (modulo 8) channels apart.
         half = -(-self.kernel.out_channels // 2)
@@ -95,11 +95,11 @@ class ReduceChannels(EpilogueOperation):
             lines += self._scaled()
         for number, reduction in enumerate(self.kernel.reductions, 1):
             lines += reduced_lines(self.emitter, number, reduction, self.kernel.out_channels, self._folded(number))
-        if self.along and not self.turns:
-            lines += self._stored(self.along, "there", self._each_channel)
+        if self.along and not self.transposes:
+            lines += self._stored(self.along, "in_bounds", self._each_channel)
         if self.once:
-            lines += self._stored(self.once, "there && first == 0", list)
-        return lines + (self._turned() if self.turns else [])
+            lines += self._stored(self.once, "in_bounds && first == 0", list)
+        return lines + (self._transposed() if self.transposes else [])
 
     def helpers(self) -> list[str]:
         """What quotients need."""
@@ -136,7 +136,7 @@ class ReduceChannels(EpilogueOperation):
         emitter.reduced[0, 0] = "sum"
         return emitter
 
-    def _turned(self) -> list[str]:
+    def _transposed(self) -> list[str]:
         """Stores by eight lanes a row, which ask the row's own lane for what its reductions gave."""
         emitter = self._new_emitter()
         asked = []
@@ -163,7 +163,7 @@ class ReduceChannels(EpilogueOperation):
 
     def _each_channel(self, step: list[str], fours: bool = False) -> list[str]:
         """``step`` for every channel of this lane."""
-        scale = " * (usual ? row_scale * column_scale[v] : 1.0f)" * self.raw
+        scale = " * (fast ? row_scale * column_scale[v] : 1.0f)" * self.unscaled
         return self.table.steps("first", "last", [f"const float sum = {self.sum}{scale};", *step], UNROLL, fours)
 
     def _fixed(self) -> list[str]:
@@ -172,9 +172,10 @@ class ReduceChannels(EpilogueOperation):
         return lines
 
     def _scaled(self) -> list[str]:
-        """Finish the row's sums in place whose scales are not usual; others are multiplied as they are first read."""
-        return [*self.scale_lines(), "if (!usual) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
-                f"    {self.sum} = {self.careful(self.sum)};", "}"]
+        """Finish the row's sums in place whose scales leave the fast path; others are multiplied as they are first
+        read."""
+        return [*self.scale_lines(), "if (!fast) {", "#pragma unroll 1", "  for (int o = first; o < last; ++o)",
+                f"    {self.sum} = {self.rescaled(self.sum)};", "}"]
 
     def _folded(self, number: int) -> Callable[[str, str, str], list[str]]:
         """How `reduced_lines` folds the expression of reduction ``number`` over a row: a thread's elements into a few
@@ -189,7 +190,7 @@ class ReduceChannels(EpilogueOperation):
                     f"{part} = {TAKES[kind].format(part, term.format(value))};"]
             starts = ", ".join([STARTS[kind]] * self.parts)
             lines = [*before, *self._pass(emitter, f"float {result}_part[{self.parts}] = {{{starts}}};", step)]
-            self.raw = False
+            self.unscaled = False
             self._put(left)
             return [*lines, *self._joined(kind, result)]
 
@@ -214,8 +215,8 @@ class ReduceChannels(EpilogueOperation):
         None if what is there may stay, or nobody reads it."""
         self.passes[number - 1] -= 1
         later = [*self.reduced[number - (self.passes[number - 1] > 0):], *(store.expression for store in self.along)]
-        left = kept(self.reduced[number - 1], later, *[1] * (self.raw or self.in_registers))
-        return SUM if left is None and self.raw and any(map(reads, later)) else left
+        left = kept(self.reduced[number - 1], later, *[1] * (self.unscaled or self.in_registers))
+        return SUM if left is None and self.unscaled and any(map(reads, later)) else left
 
     def _put(self, left: Expression | None) -> None:
         """Have what comes read what is ``left``."""

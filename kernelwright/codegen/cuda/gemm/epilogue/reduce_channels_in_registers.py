@@ -30,7 +30,7 @@ from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import (
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import REGISTERS, Layout
 from kernelwright.codegen.cuda.gemm.points import (
     TAKES,
-    TWICE,
+    TWO_PASS,
     coordinates,
     device_function,
     loads_of,
@@ -54,10 +54,11 @@ def folds(geometry: Geometry) -> bool:
     """Whether channels can be reduced in registers: on wgmma, where nothing that is reduced depends on a position but
     by its sum, positions are neighbours in what is stored, and there are registers for it."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    if not kernel.reductions or not kernel.axes or kernel.pools or kernel.totals or tiling.core != "wgmma" \
+    if not kernel.reductions or not kernel.axes or kernel.pools or kernel.position_reductions \
+            or tiling.core != "wgmma" \
             or tiling.split_k > 1 or tiling.overlap or tiling.sector_aligned or reduced_channels_fastest(kernel):
         return False
-    passes = sum(2 if reduction.kind in TWICE else 1 for reduction in kernel.reductions)
+    passes = sum(2 if reduction.kind in TWO_PASS else 1 for reduction in kernel.reductions)
     if (passes > _MOST_PASSES and tiling.parities * tiling.columns // 2 > _MANY_SUMS) \
             or _spare_registers(geometry) < _NEEDED_REGISTERS:
         return False
@@ -121,7 +122,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
     @property
     def heads(self) -> list[str]:
         """What ``NAME_finish`` takes of the sums: all of a tile, and room for a subtile."""
-        return [f"float (&tile)[{self.sets}][{self.columns // 2}]", "float* slab"]
+        return [f"float (&tile)[{self.sets}][{self.columns // 2}]", "float* subtile"]
 
     def row_scale(self) -> str:
         """None: it is read as it is needed."""
@@ -132,12 +133,13 @@ class ReduceChannelsInRegisters(ReduceChannels):
         pointers = operand_pointers(self.kernel) if self.geometry.scaled else []
         heads = [" ".join(pair) for pair in parameter_texts(self.kernel, set(pointers))]
         if self.geometry.scaled:
-            heads += ["const float* __restrict__ right_scales", "float row_scale", "bool usual", "int first",
+            heads += ["const float* __restrict__ right_scales", "float row_scale", "bool fast", "int first",
                       "int last", f"{self.kind} row", "int phase_class", "int g"]
         sums = [f"float (&{name})[{self.columns // 2}]" for name in ("sums", "others")[:self.phases]]
         results = [f"float (&results)[{len(self.results)}]"] if self.results else []
-        text = device_function("Reduces the channels of 64 rows, and puts what is left of them into the slab.", "void",
-                               f"{self.name}_fold", [*heads, *sums, "float* slab",
+        text = device_function("Reduces the channels of 64 rows, and puts what is left of them into the subtile.",
+                               "void",
+                               f"{self.name}_fold", [*heads, *sums, "float* subtile",
                                                      *["const float* columns"] * bool(self.table.floats), *results,
                                                      "int thread"], self._folded_rows())
         return [*super().helpers(), text]
@@ -152,10 +154,10 @@ class ReduceChannelsInRegisters(ReduceChannels):
         each = [*self.row_or_other(number), *self.channels(), *self._call(), *self.position()]
         if self.along:
             each += [*self.table.begins("first"),
-                     f"const float* const row_sums = slab + ({self.place}) * {self.pitch};",
-                     *self._stored(self.along, "there", self._each_channel)]
+                     f"const float* const row_sums = subtile + ({self.place}) * {self.pitch};",
+                     *self._stored(self.along, "in_bounds", self._each_channel)]
         if self.once:
-            each += self._stored(self.once, "there && first == 0", list)
+            each += self._stored(self.once, "in_bounds && first == 0", list)
         if self.products == 1:
             return [*lines, *each]
         return [*lines, "#pragma unroll", f"for (int number = 0; number < {self.products}; ++number) {{",
@@ -167,12 +169,12 @@ class ReduceChannelsInRegisters(ReduceChannels):
         if self.geometry.scaled:
             lines = ["float row_scale;", "{", *indent([coordinates(self.geometry, self.kind)[0],
                                                        f"row_scale = {row_scale_text(self.geometry)};"]), "}",
-                     *self.table.usual("row_scale")]
+                     *self.table.fast_path("row_scale")]
             given = [*operand_pointers(self.kernel), "right_scales", "row_scale",
-                     f"__all_sync({_ALL}, usual)", "first", "last", "row", "phase_class", "g"]
+                     f"__all_sync({_ALL}, fast)", "first", "last", "row", "phase_class", "g"]
         if self.results:
             lines.append(f"float results[{len(self.results)}];")
-        after = ["slab", *["columns"] * bool(self.table.floats), *["results"] * bool(self.results), "thread"]
+        after = ["subtile", *["columns"] * bool(self.table.floats), *["results"] * bool(self.results), "thread"]
         for p in range(self.products):
             sums = [f"tile[{f * self.products + p}]" for f in range(self.phases)]
             call = f"{self.name}_fold({', '.join([*given, *sums, *after])});"
@@ -190,7 +192,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         """The statements of ``NAME_fold``."""
         slots = 16 * self.phases
         lines = [f"const int lane = thread % 32, column = {self.layout.text(CHANNEL, quad='lane % 4')};",
-                 f"float* const to = slab + (thread / 32 * {slots} + lane / 4 * 2) * {self.pitch} + column;"]
+                 f"float* const to = subtile + (thread / 32 * {slots} + lane / 4 * 2) * {self.pitch} + column;"]
         if self.table.floats:
             lines.append("const float* const values = columns + column;")
         if self.geometry.scaled:
@@ -204,13 +206,14 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return [*lines, *(self._put_lines() if self.along else [])]
 
     def _scaled(self) -> list[str]:
-        """Finish sums whose scales are not usual with care, by way of the subtile; others are multiplied as they are
+        """Finish sums whose scales leave the fast path by rescaling, by way of the subtile; others are multiplied as
+        they are
         first read. What they are multiplied by is a product of scales, or one: 0 times a scale, plus one."""
-        return ["if (!usual) {", *indent([
-            *self._put_lines(), *self.position(), f"float* const own = slab + ({self.place}) * {self.pitch};",
-            "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.careful('own[o]')};",
+        return ["if (!fast) {", *indent([
+            *self._put_lines(), *self.position(), f"float* const own = subtile + ({self.place}) * {self.pitch};",
+            "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.rescaled('own[o]')};",
             "__syncwarp();", *self._moved("", "{1} = two.x, {2} = two.y;", "const float2 two = *{0};")]), "}",
-            "const float scale = usual ? row_scale : 0.0f, rest = usual ? 0.0f : 1.0f;",
+            "const float scale = fast ? row_scale : 0.0f, rest = fast ? 0.0f : 1.0f;",
             "const float row_scales[2] = {" + ", ".join(
                 f"__shfl_sync({_ALL}, scale, lane / 4 * 2{f' + {self._slot(h, 0)}' * (h > 0)})" for h in (0, 1)) + "};"]
 
@@ -220,7 +223,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
 
     def _put_lines(self) -> list[str]:
         """Put the registers into the subtile."""
-        return ["__syncwarp();  // The slab before has been read.",
+        return ["__syncwarp();  // The subtile before has been read.",
                 *self._moved("", "*{0} = make_float2({1}, {2});", ""), "__syncwarp();"]
 
     def _moved(self, margin: str, text: str, before: str) -> list[str]:
@@ -259,14 +262,14 @@ class ReduceChannelsInRegisters(ReduceChannels):
     def _as_new(self) -> list[str]:
         """Make sums that have been gone over look like others to the compiler: it would keep what it computed of them
         and of columns for the next pass, in registers that there are not."""
-        again = any(count < (2 if reduction.kind in TWICE else 1)
+        recomputes = any(count < (2 if reduction.kind in TWO_PASS else 1)
                     for count, reduction in zip(self.passes, self.kernel.reductions, strict=True))
-        return [f"kw_wgmma_hold({name});" for name in ("sums", "others")[:self.phases]] * again
+        return [f"kw_wgmma_hold({name});" for name in ("sums", "others")[:self.phases]] * recomputes
 
     def _each(self, step: list[str]) -> list[str]:
         """``step`` for every sum of a thread: number ``i`` of column 8 * j + column + v, of its row number ``row``."""
         used = [(k, name) for k, name in enumerate(self.table.names)
-                if any(f"{name}[v]" in line for line in step) or (self.raw and name == "column_scale")]
+                if any(f"{name}[v]" in line for line in step) or (self.unscaled and name == "column_scale")]
         lines = []
         for k, name in used:
             at = f"values{f' + {k * self.columns}' * (k > 0)} + 8 * j"
@@ -274,7 +277,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
                       f"const float {name}[2] = {{two{k}.x, two{k}.y}};"]
         channels = self.kernel.out_channels
         element = "sums[4 * j + i]" if self.phases == 1 else "i < 4 ? sums[4 * j + i % 4] : others[4 * j + i % 4]"
-        scale = " * fmaf(row_scales[row % 2], column_scale[v], rest)" * self.raw
+        scale = " * fmaf(row_scales[row % 2], column_scale[v], rest)" * self.unscaled
         inner = ["const int v = i % 2, row = i / 2;",
                  *[f"if (8 * j + 8 > {channels} && 8 * j + column + v >= {channels}) continue;"]
                  * (channels < self.columns),

@@ -1,9 +1,9 @@
-"""Reductions over all positions (totals) from an epilogue subtile: what each subtile adds to them.
+"""Reductions over all positions from an epilogue subtile: what each subtile adds to them.
 
-A thread finishes its row as ever, and puts the values of the totals' expressions where its sums were. Then threads take
-columns: they read four positions at a time and keep what they find in registers. One partial result of each column goes
-to the workspace for each n of the subtile, of which there are at most two where an n has 64 rows or more. A last kernel
-(`epilogue.finalize`) takes those of all subtiles together.
+A thread finishes its row as ever, and puts the values of the reductions over positions' expressions where its sums
+were. Then threads take columns: they read four positions at a time and keep what they find in registers. One partial
+result of each column goes to the workspace for each n of the subtile, of which there are at most two where an n has 64
+rows or more. A last kernel (`epilogue.finalize`) takes those of all subtiles together.
 
 Rows of a subtile need not be positions, so masks behind the values say which are: of the first row's n, and of the
 next. Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As
@@ -39,50 +39,52 @@ def mma_warps(tiling: Tiling) -> int:
     return 8 if tiling.rows * tiling.columns > 128 * 128 else 4
 
 
-def without_totals(geometry: Geometry) -> str:
-    """Why the kernel's totals cannot be taken in an epilogue; empty where they can, or there are none."""
+def refused_positions(geometry: Geometry) -> str:
+    """Why the kernel's reductions over positions cannot be taken in an epilogue; empty where they can, or there are
+    none."""
     kernel = geometry.kernel
-    if not kernel.totals:
+    if not kernel.position_reductions:
         return ""
     if kernel.reductions or kernel.pools:
-        return "no totals beside other reductions"
-    if any(t.kind not in COMPONENTS or uses_reductions(t.expression) for t in kernel.totals):
-        return f"no totals but {', '.join(COMPONENTS)} of what is known at each position"
+        return "no reductions over positions beside other reductions"
+    if any(t.kind not in COMPONENTS or uses_reductions(t.expression) for t in kernel.position_reductions):
+        return f"no reductions over positions but {', '.join(COMPONENTS)} of what is known at each position"
     if geometry.pitches[0] < SUBTILE_ROWS:
-        return f"no totals of fewer than {SUBTILE_ROWS} rows"
+        return f"no reductions over positions of fewer than {SUBTILE_ROWS} rows"
     if stores_channels(kernel):
-        return "no totals where channels are neighbours in the output"
+        return "no reductions over positions where channels are neighbours in the output"
     return ""
 
 
-def distinct_totals(kernel: Contraction) -> tuple[Expression, ...]:
-    """The distinct expressions of the kernel's totals."""
-    return tuple(dict.fromkeys(total.expression for total in kernel.totals))
+def distinct_expressions(kernel: Contraction) -> tuple[Expression, ...]:
+    """The distinct expressions of the kernel's reductions over positions."""
+    return tuple(dict.fromkeys(total.expression for total in kernel.position_reductions))
 
 
 def mask_floats(kernel: Contraction, tiling: Tiling) -> int:
-    """Floats of a subtile behind the values of totals: bits that say which places are positions, of two n."""
-    return 2 * tiling.parities * SUBTILE_ROWS // 32 if kernel.totals else 0
+    """Floats of a subtile behind the values of reductions over positions: bits that say which places are positions, of
+    two n."""
+    return 2 * tiling.parities * SUBTILE_ROWS // 32 if kernel.position_reductions else 0
 
 
 class ReducePositions(StorePositions):
     """A thread takes a row as for stores, then a column, or some positions of one.
 
-    Raises ValueError where totals cannot be taken.
+    Raises ValueError where reductions over positions cannot be taken.
     """
 
-    parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
+    parameters = (("float* __restrict__", "position_partials"), ("int* __restrict__", "position_counts"))
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if reason := without_totals(geometry):
+        if reason := refused_positions(geometry):
             raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
-        self.comment = "a thread takes a row, then a column for the totals"
+        self.comment = "a thread takes a row, then a column for the reductions"
         self.positions = SUBTILE_ROWS * self.phases
-        self.distinct = distinct_totals(self.kernel)
+        self.distinct = distinct_expressions(self.kernel)
         self.values = [as_float(self.emitter, self.table.without(value)) for value in self.distinct]
         # Subtiles of values one behind the other, then the masks.
-        self.slab, self.masks = self.floats, self.floats * len(self.distinct)
+        self.subtile, self.masks = self.floats, self.floats * len(self.distinct)
         self.floats = self.masks + mask_floats(self.kernel, geometry.tiling)
         self.support = frozenset() if self._alone else frozenset({"tensor_core"})
 
@@ -92,16 +94,16 @@ class ReducePositions(StorePositions):
         kind = "unsigned" if self.kind == "int" else "(unsigned long long)"
         return [
             "const int g = group;", f"const {self.kind} row = first_row + {self.row_of};", *self.position(),
-            f"const bool there = {self.in_bounds()};", "if (there) {", *indent(self._finished()), "}",
+            f"const bool in_bounds = {self.in_bounds()};", "if (in_bounds) {", *indent(self._finished()), "}",
             "// Which places are positions: of the first row's n, and of the next one.",
             f"const {entry_type(self.kernel)} first_n = {kind}(first_row) / {self.geometry.pitches[0]}u;",
-            "const unsigned own = __ballot_sync(0xffffffffu, there && n == first_n);",
-            "const unsigned next = __ballot_sync(0xffffffffu, there && n != first_n);",
+            "const unsigned own = __ballot_sync(0xffffffffu, in_bounds && n == first_n);",
+            "const unsigned next = __ballot_sync(0xffffffffu, in_bounds && n != first_n);",
             f"unsigned* const masks = reinterpret_cast<unsigned*>(sums + {self.masks});",
             f"if (thread % 32 == 0{f' && thread < {self.positions}' * (self.positions < THREADS)}) {{",
             f"  masks[thread / 32] = own, masks[{words} + thread / 32] = next;", "}",
             f"{self._meet}  // All values are there.",
-            f"{self.name}_slab(sums, slab_totals, slab_positions, thread, phase_class, group, first_row, "
+            f"{self.name}_partials(sums, position_partials, position_counts, thread, phase_class, group, first_row, "
             "first_column);"]
 
     @property
@@ -117,22 +119,23 @@ class ReducePositions(StorePositions):
         return "__syncthreads();" if self._alone else MEET
 
     def _finished(self) -> list[str]:
-        """The statements for a thread's position: the stores, and values of totals in place of the sums."""
-        cell = f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
+        """The statements for a thread's position: the stores, and values of reductions over positions in place of the
+        sums."""
+        element = f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
         lines = [*self.part(self.across), *self.table.begins("first"), *self.scale_lines()]
-        step = [f"const float sum = {cell};", *straight(self.emitter)]
+        step = [f"const float sum = {element};", *straight(self.emitter)]
         if self.geometry.scaled:
-            lines += ["if (!usual) {  // With care, in place.", "#pragma unroll 1",
-                      f"  for (int o = first; o < last; ++o) {cell} = {self.careful(cell)};", "}"]
-            step[0] = f"const float sum = {cell} * (usual ? row_scale * column_scale[v] : 1.0f);"
-        step += [cell.replace("sums[", f"sums[{number * self.slab} + " if number else "sums[", 1) + f" = {value};"
+            lines += ["if (!fast) {  // Rescaled, in place.", "#pragma unroll 1",
+                      f"  for (int o = first; o < last; ++o) {element} = {self.rescaled(element)};", "}"]
+            step[0] = f"const float sum = {element} * (fast ? row_scale * column_scale[v] : 1.0f);"
+        step += [element.replace("sums[", f"sums[{number * self.subtile} + " if number else "sums[", 1) + f" = {value};"
                  for number, value in enumerate(self.values)]
         return [*lines, *self.emitter.fixed_lines, *self.table.steps("first", "last", step, UNROLL)]
 
     def helpers(self) -> list[str]:
-        """``NAME_slab``: partial results of each column and n of a subtile."""
+        """``NAME_partials``: partial results of each column and n of a subtile."""
         kernel, words = self.kernel, self.positions // 32
-        slabs, all_columns = self.geometry.slabs, kernel.groups * kernel.out_channels
+        subtiles, all_columns = self.geometry.subtiles, kernel.groups * kernel.out_channels
         share, used = self._sharing, self._sharing * self.columns
         column = f"thread / {share}" if share > 1 else "thread"
         writes = [*[f"thread < {used}"] * (used < THREADS), *["lane == 0"] * (share > 1),
@@ -142,24 +145,24 @@ class ReducePositions(StorePositions):
             *[f"const int lane = thread % {share};  // of the threads of a column"] * (share > 1),
             f"const bool writes = {' && '.join(writes)};",
             f"const unsigned* masks = reinterpret_cast<const unsigned*>(sums + {self.masks});", "#pragma unroll 1",
-            f"for (int which = 0; which < 2; ++which, masks += {words}) {{  // of the slab's n", *indent([
-                f"const long long cell = (phase_class * {slabs}LL + first_row / {SUBTILE_ROWS}) * 2 + which;",
+            f"for (int which = 0; which < 2; ++which, masks += {words}) {{  // of the subtile's n", *indent([
+                f"const long long slot = (phase_class * {subtiles}LL + first_row / {SUBTILE_ROWS}) * 2 + which;",
                 f"const int count = {' + '.join(f'__popc(masks[{word}])' for word in range(words))};",
-                "if (thread == 0 && group == 0 && first_column == 0) slab_positions[cell] = count;",
+                "if (thread == 0 && group == 0 && first_column == 0) position_counts[slot] = count;",
                 "if (count == 0) continue;",
-                f"float* const to = slab_totals + cell * {self.geometry.components * all_columns}LL "
+                f"float* const to = position_partials + slot * {self.geometry.components * all_columns}LL "
                 f"+ group * {kernel.out_channels}LL + first_column + column;"]),
         ]
         for at, total in components(kernel):
-            region = self.distinct.index(total.expression) * self.slab
+            region = self.distinct.index(total.expression) * self.subtile
             text = self._moments(at) if total.kind == "moments" else self._plain(total.kind, at)
             lines += ["  {", *indent([f"const float* const values = sums + {f'{region} + ' * (region > 0)}"
                                       f"column * {self.strides[1]};", *text], 4), "  }"]
         heads = ["const float* sums", *map(" ".join, self.parameters), "int thread", "int phase_class", "int group",
                  "long long first_row", "int first_column"]
-        comment = "What a slab adds to totals, by n and column: " \
+        comment = "What a subtile adds to the reductions, by n and column: " \
             f"{'a thread takes' if share == 1 else f'{share} threads take'} a column."
-        return [device_function(comment, "void", f"{self.name}_slab", heads, [*lines, "}"])]
+        return [device_function(comment, "void", f"{self.name}_partials", heads, [*lines, "}"])]
 
     @property
     def _sharing(self) -> int:
@@ -211,7 +214,7 @@ class ReducePositions(StorePositions):
         return result
 
     def _write(self, found: dict[int, str]) -> list[str]:
-        """Write components of the cell."""
+        """Write components of the partial-sum slot."""
         all_columns = self.kernel.groups * self.kernel.out_channels
         places = {number * all_columns: value for number, value in found.items()}
         return [f"if (writes) {', '.join(f'to[{place}] = {value}' for place, value in places.items())};"]

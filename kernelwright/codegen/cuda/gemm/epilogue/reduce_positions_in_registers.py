@@ -8,10 +8,10 @@ column together. The 8 lanes of a warp that share columns halve what they hold i
 half of the columns, gives away the other, and takes that half of what its partner gives; 8 columns cost 7 shuffles
 instead of 24. The 4 warps meet in shared memory. (benchmarks/notes/contractions.md, "Epilogues", counts instructions.)
 
-All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the cell of the first subtile
-that meets this n; the tile's other cells have no positions, and `epilogue.finalize` skips these. Where n changes within
-the tile's rows all of this is done for each n, with masks that say which rows are its positions: a scale of x is the
-same for all of them.
+All rows of a warpgroup's tile that belong to one n make one partial result. It goes to the partial-sum slot of the
+first subtile that meets this n; the tile's other partial-sum slots have no positions, and `epilogue.finalize` skips
+these. Where n changes within the tile's rows all of this is done for each n, with masks that say which rows are its
+positions: a scale of x is the same for all of them.
 
 Moments are of what values differ from a number near them, as in `epilogue.reduce_positions`: the mean of the first
 run of 8 rows of each warp that has positions. So a part of the sums is evaluated twice, and the number comes back to
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, THREADS
 from kernelwright.codegen.cuda.gemm.epilogue.collective import every_sum, reduce_scatter
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import ColumnTable
-from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_totals, without_totals
+from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import distinct_expressions, refused_positions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import MEET, EpilogueOperation
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
@@ -63,18 +63,20 @@ def shared_floats(geometry: Geometry) -> tuple[int, int, int]:
 
 # What stands in a core in place of the way through shared memory; ``@NAME@`` as in `mainloop.sm90.text`.
 RESULTS_IN_REGISTERS = """
-      // From registers to totals.
+      // From registers to reductions over positions.
 #pragma unroll
       for (int p = 0; p < @ALL_SUMS@; ++p) kw_wgmma_hold(sums[p]);
       if (row_block > @LAST_BLOCK@) continue;
-      @NAME@_finish(@ARGUMENTS@sums, slab@COLUMN_TABLE@, thread, phase_class, group,
+      @NAME@_finish(@ARGUMENTS@sums, subtile@COLUMN_TABLE@, thread, phase_class, group,
                     row_block * (1LL * ROWS) + part_row, column_block * COLUMNS);"""
 
 
 def in_registers(geometry: Geometry) -> bool:
-    """Whether totals are taken from registers: on wgmma, where nothing is stored for each position."""
+    """Whether reductions over positions are taken from registers: on wgmma, where nothing is stored for each
+    position."""
     kernel, tiling = geometry.kernel, geometry.tiling
-    return bool(kernel.totals) and not ordinary_stores(kernel) and tiling.core == "wgmma" and tiling.split_k == 1
+    return bool(kernel.position_reductions) and not ordinary_stores(kernel) and tiling.core == "wgmma" \
+        and tiling.split_k == 1
 
 
 class ReducePositionsInRegisters(EpilogueOperation):
@@ -82,16 +84,16 @@ class ReducePositionsInRegisters(EpilogueOperation):
 
     ``counts`` and ``ones``: where shared memory holds integers of the warps, and ones in place of columns' scales. A
     loop over sums reads ``mine``, ``row_scale`` and ``scales``, n, and the positions ``at0``, ``at1``, ... along the
-    axes that are ``moved``. Raises ValueError where totals cannot be taken.
+    axes that are ``moved``. Raises ValueError where reductions over positions cannot be taken.
     """
 
-    comment = "for totals alone, from registers"
-    parameters = (("float* __restrict__", "slab_totals"), ("int* __restrict__", "slab_positions"))
+    comment = "for reductions over positions alone, from registers"
+    parameters = (("float* __restrict__", "position_partials"), ("int* __restrict__", "position_counts"))
     support = frozenset({"tensor_core"})
     in_registers = True
 
     def __init__(self, geometry: Geometry, name: str) -> None:
-        if reason := without_totals(geometry):
+        if reason := refused_positions(geometry):
             raise ValueError(f"{name}: {reason}")
         super().__init__(geometry, name)
         self.hold_tile()
@@ -99,7 +101,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
             raise ValueError(f"{name}: no moments of {self.sets} sets of 64 rows: a word has four bits for each half")
         # Values of columns of a thread that the lanes take together: a power of two.
         self.together = self.columns // 4 if self.columns in (8, 16) else 8
-        self.distinct = distinct_totals(self.kernel)
+        self.distinct = distinct_expressions(self.kernel)
         self.counts, self.ones, self.floats = shared_floats(geometry)
         self.column_table = ColumnTable(geometry, name, self.distinct)
         everything = tuple(a for a in range(len(self.names)) if a != 1)
@@ -115,16 +117,17 @@ class ReducePositionsInRegisters(EpilogueOperation):
         return [a for a in range(len(self.kernel.axes)) if any(index.strides[3 + a] for index in indices)]
 
     def _found(self, value: Expression) -> list[tuple[int, str]]:
-        """Of the totals of a value, the first component and the kind."""
+        """Of the reductions over positions of a value, the first component and the kind."""
         return [(at, total.kind) for at, total in components(self.kernel) if total.expression == value]
 
     @property
     def has_moments(self) -> bool:
-        """Whether there are moments among the totals."""
-        return any(total.kind == "moments" for total in self.kernel.totals)
+        """Whether there are moments among the reductions over positions."""
+        return any(total.kind == "moments" for total in self.kernel.position_reductions)
 
     def first_pass(self) -> list[str]:
-        """Of all totals what the warps find. Where there are moments it is a number near their means alone: the mean of
+        """Of all reductions over positions what the warps find. Where there are moments it is a number near their means
+        alone: the mean of
         one run of 8 rows of each warp, the first that has positions, of which each place brings an equal part."""
         if not self.has_moments:
             return [line for value in self.distinct
@@ -140,7 +143,8 @@ class ReducePositionsInRegisters(EpilogueOperation):
         return lines
 
     def second_pass(self) -> list[str]:
-        """Where there are moments: what values differ from that number, and the squares, and all other totals."""
+        """Where there are moments: what values differ from that number, and the squares, and all other reductions over
+        positions."""
         lines = []
         for value in self.distinct if self.has_moments else ():
             takes, means = {}, []
@@ -239,7 +243,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
 
     def helpers(self) -> list[str]:
         """``NAME_sum_of_lanes`` and the like: of the kinds that there are."""
-        kinds = {"sum" if total.kind == "moments" else total.kind for total in self.kernel.totals}
+        kinds = {"sum" if total.kind == "moments" else total.kind for total in self.kernel.position_reductions}
         return [self._of_lanes(kind) for kind in sorted(kinds)]
 
     def _of_lanes(self, kind: str) -> str:
@@ -263,7 +267,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         """The statements of ``NAME_finish``."""
         geometry, kind, products = self.geometry, self.kind, self.products
         pitch, unsigned = geometry.pitches[0], "unsigned" if kind == "int" else "(unsigned long long)"
-        wide, many = ("long long", "LL") if geometry.cells >= 2**31 else ("int", "")
+        wide, many = ("long long", "LL") if geometry.partial_slots >= 2**31 else ("int", "")
         entry = entry_type(self.kernel)
         first, second = self.first_pass(), self.second_pass()  # before the emitter's lines are read
         return [
@@ -271,21 +275,21 @@ class ReducePositionsInRegisters(EpilogueOperation):
             f"const {kind} begin = first_row, last = min(begin + {SUBTILE_ROWS * products - 1}, "
             f"{geometry.rows - 1}{'LL' * (kind != 'int')});",
             f"const {entry} first_n = {unsigned}(begin) / {pitch}u, last_n = {unsigned}(last) / {pitch}u;",
-            f"const {wide} first_cell = (phase_class * {geometry.slabs}{many} + begin / {SUBTILE_ROWS}) * 2;",
-            "int positions = 0;  // of cell number `thread` of these rows: none, but where an n begins",
+            f"const {wide} first_slot = (phase_class * {geometry.subtiles}{many} + begin / {SUBTILE_ROWS}) * 2;",
+            "int positions = 0;  // of partial-sum slot number `thread` of these rows: none, but where an n begins",
             "#pragma unroll 1",
             f"for ({entry} of_n = first_n; of_n <= last_n; ++of_n) {{  // one, but where n changes within the rows",
             *indent([*self._places(), f"const {entry} n = of_n;", *self._own_positions(), *self._scale(),
                      f"int* const counts = reinterpret_cast<int*>(met + {self.counts});", *self._runs(),
                      f"{MEET}  // What was in `met` has been read, and the table is there.", *self._run(),
-                     *self._usual(), f"if (lane == 0) counts[warp] = {self._positions('places')};",
+                     *self._rescaled_in_place(), f"if (lane == 0) counts[warp] = {self._positions('places')};",
                      *[f"if (thread == 0) counts[{WARPS}] = first_column;"] * bool(second),
-                     *first, f"{MEET}  // The warps' results are there.", *self._cell(), *self.write(False),
-                     *self._again(second)]), "}",
+                     *first, f"{MEET}  // The warps' results are there.", *self._partial_slot(), *self.write(False),
+                     *self._second_pass(second)]), "}",
             f"if (thread < {2 * products} && group == 0 && first_column == 0) "
-            "slab_positions[first_cell + thread] = positions;"]
+            "position_counts[first_slot + thread] = positions;"]
 
-    def _again(self, second: list[str]) -> list[str]:
+    def _second_pass(self, second: list[str]) -> list[str]:
         """The second pass, where there is one. What it computes again looks new to the compiler, which would keep all
         of it in registers otherwise."""
         if not second:
@@ -307,12 +311,12 @@ class ReducePositionsInRegisters(EpilogueOperation):
 
     def _places(self) -> list[str]:
         """Define ``places``, a bit for each row of the warp, and ``mine``, the same from the thread's first row on."""
-        words, there = -(-self.sets // 2), f"set < {self.sets} && " * (self.sets % 2) + self.in_bounds()
+        words, in_bounds = -(-self.sets // 2), f"set < {self.sets} && " * (self.sets % 2) + self.in_bounds()
         return [
             "// Which of the warp's rows are positions of it: a lane looks at one of 16 in each second set.",
             f"unsigned places[{words}];", "#pragma unroll", f"for (int w = 0; w < {words}; ++w) {{", *indent([
                 "const int set = 2 * w + lane / 16;", *self._place(row="lane % 16"),
-                f"places[w] = __ballot_sync(0xffffffffu, n == of_n && {there});"]), "}",
+                f"places[w] = __ballot_sync(0xffffffffu, n == of_n && {in_bounds});"]), "}",
             f"unsigned mine[{words}];  // of the thread's: bits 0 and 8 of a set, 16 and 24 of the next",
             "#pragma unroll",
             f"for (int w = 0; w < {words}; ++w) mine[w] = places[w] >> lane / 4;"]
@@ -348,31 +352,32 @@ class ReducePositionsInRegisters(EpilogueOperation):
         """Define ``row_scale``, that of n."""
         return [f"float row_scale = {row_scale_text(self.geometry)};"] * self.geometry.scaled
 
-    def _usual(self) -> list[str]:
-        """Where scales are not usual: scale the sums in place, with care, and put ones in place of the scales."""
+    def _rescaled_in_place(self) -> list[str]:
+        """Where scales leave the fast path: scale the sums in place, by rescaling, and put ones in place of the
+        scales."""
         if not self.geometry.scaled:
             return []
         each, kernel = self.columns // 8, self.kernel
         column = self.layout.text(CHANNEL, block=modulo("quad", each), quad="lane % 4", pair="e % 2")
-        return [*self.table.usual("row_scale"), "const float* scales = columns;",
-                "if (!usual) {  // With care, in place: all sums move round.", *indent([
+        return [*self.table.fast_path("row_scale"), "const float* scales = columns;",
+                "if (!fast) {  // Rescaled, in place: all sums move round.", *indent([
             f"for (int c = thread; c < {self.columns}; c += {THREADS}) met[{self.ones} + c] = 1.0f;",
             *every_sum(self.sets, 4 * each, "quad", [f"const int set = {over('quad', each)};"], [
                 *self._place(half="e / 2", row="lane / 4"), f"const int o = first_column + {column};",
                 "float value = next[0];",
                 f"if (n == of_n && o < {kernel.out_channels} && {self.in_bounds()})",
-                f"  value = {self.careful('next[0]')};"], keep=True),
+                f"  value = {self.rescaled('next[0]')};"], keep=True),
             f"scales = met + {self.ones}, row_scale = 1.0f;", MEET]), "}"]
 
-    def _cell(self) -> list[str]:
+    def _partial_slot(self) -> list[str]:
         """Define ``to``, where the results of n go, and ``count``, its positions."""
         all_columns = self.kernel.groups * self.kernel.out_channels
         return [
-            "// The cell of the first slab that meets n.",
+            "// The partial-sum slot of the first subtile that meets n.",
             f"const int ahead = n > first_n ? n * {self.geometry.pitches[0]}{'LL' * (self.kind != 'int')} - begin : 0;",
             f"const int number = ahead / {SUBTILE_ROWS} * 2 + (ahead % {SUBTILE_ROWS} > 0);",
             f"const int count = {' + '.join(f'counts[{w}]' for w in range(WARPS))};",
             "if (thread == number) positions = count;",
-            f"float* const to = slab_totals + (first_cell + number) * {self.geometry.components * all_columns}LL "
+            f"float* const to = position_partials + (first_slot + number) * {self.geometry.components * all_columns}LL "
             f"+ group * {self.kernel.out_channels}LL + first_column;",
             f"const int end = min({self.columns}, {self.kernel.out_channels} - first_column);"]

@@ -105,9 +105,9 @@ class StorePositions(EpilogueOperation):
         if self.phases == 2:
             self.row_of, self.phase_of = "thread / 2", "thread % 2"
             self.comment = "a thread takes one of 128 positions, and walks over columns"
-        roots = (*self.stores, *self.kernel.totals)
+        roots = (*self.stores, *self.kernel.position_reductions)
         self.column_table = ColumnTable(geometry, name, tuple(root.expression for root in roots),
-                                        entries=not self.kernel.totals)
+                                        entries=not self.kernel.position_reductions)
         self._emit()
 
     def _emit(self) -> None:
@@ -126,21 +126,22 @@ class StorePositions(EpilogueOperation):
 
     def finished(self, first: str) -> list[str]:
         """The statements that finish the columns from ``first`` to ``last`` of a thread's row."""
-        scaled, raw = self.geometry.scaled, f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
+        scaled, unscaled = self.geometry.scaled, f"sums[{self.place} + (o - first_column) * {self.strides[1]}]"
         lines = [*self.table.begins(first), *self.scale_lines(), *self.emitter.fixed_lines]
-        lines += self.step(first, raw)
+        lines += self.step(first, unscaled)
         if scaled:
-            lines += ["if (usual) return;", "#pragma unroll 1", *self.once_more(first, raw)]
+            lines += ["if (fast) return;", "#pragma unroll 1", *self.once_more(first, unscaled)]
         return lines
 
-    def step(self, first: str, raw: str) -> list[str]:
-        """The loop over a thread's columns. raw: the sum of a column."""
+    def step(self, first: str, unscaled: str) -> list[str]:
+        """The loop over a thread's columns. unscaled: the sum of a column."""
         times = " * (row_scale * column_scale[v])" * self.geometry.scaled
-        return self.table.steps(first, "last", [f"const float sum = {raw}{times};", *straight(self.emitter)], UNROLL)
+        return self.table.steps(first, "last", [f"const float sum = {unscaled}{times};", *straight(self.emitter)],
+                                UNROLL)
 
-    def once_more(self, first: str, raw: str) -> list[str]:
-        """Store columns again whose scales are not usual."""
-        return [f"for (int o = {first}; o < last; ++o) {self.name}_again({raw}, {', '.join(self.names)});"]
+    def once_more(self, first: str, unscaled: str) -> list[str]:
+        """Rewrite columns whose scales leave the fast path."""
+        return [f"for (int o = {first}; o < last; ++o) {self.name}_rewrite({unscaled}, {', '.join(self.names)});"]
 
 
 class StorePairs(StorePositions):
@@ -156,20 +157,20 @@ class StorePairs(StorePositions):
         self.name_columns(self.emitter, "own_column{}")
         write_stores(self.emitter, self.kernel, stores)
 
-    def step(self, first: str, raw: str) -> list[str]:
+    def step(self, first: str, unscaled: str) -> list[str]:
         """The loop over a thread's columns."""
         scaled = self.geometry.scaled
         return self.table.steps(first, "last", [
             *self.own_columns(), *["const float scale = row_scale * column_scale[v];"] * scaled,
-            f"const float2 both = *reinterpret_cast<const float2*>(&{raw});",
+            f"const float2 both = *reinterpret_cast<const float2*>(&{unscaled});",
             "const float sum[2] = {both.x * scale, both.y * scale};" if scaled else
             "const float sum[2] = {both.x, both.y};", *straight(self.emitter)], _UNROLL_OF_PAIRS)
 
-    def once_more(self, first: str, raw: str) -> list[str]:
-        """Store both rows of columns again whose scales are not usual."""
+    def once_more(self, first: str, unscaled: str) -> list[str]:
+        """Rewrite both rows of columns whose scales leave the fast path."""
         points = ", ".join([*self.names[:-1], f"{self.names[-1]} + v"])
         return [f"for (int o = {first}; o < last; ++o)", *indent([
-            "#pragma unroll 1", f"for (int v = 0; v < {PAIR}; ++v) {self.name}_again((&{raw})[v], {points});"])]
+            "#pragma unroll 1", f"for (int v = 0; v < {PAIR}; ++v) {self.name}_rewrite((&{unscaled})[v], {points});"])]
 
 
 class StoreChannels(EpilogueOperation):
@@ -204,35 +205,35 @@ class StoreChannels(EpilogueOperation):
         if scaled and lanes > 1:
             signs = guessed(self.geometry, "right")
             lines += [f"float column_scale[{lanes}];",
-                      f"kw_read4(column_scale, right_scales + {column_place(self.geometry)});", "bool usual = true;",
+                      f"kw_read4(column_scale, right_scales + {column_place(self.geometry)});", "bool fast = true;",
                       "#pragma unroll", f"for (int v = 0; v < {lanes}; ++v) {{",
                       *["  column_scale[v] = fabsf(column_scale[v]);"] * signs,
-                      f"  usual = {name}_usual(column_scale[v]) && usual;", "}"]
+                      f"  fast = {name}_is_fast(column_scale[v]) && fast;", "}"]
         elif scaled:
             lines += [f"const float column_scale = {column_scale_text(self.geometry)};",
-                      f"bool usual = {name}_usual(column_scale);"]
-        raw = f"sums[r * {self.strides[0]} + o - first_column]"
+                      f"bool fast = {name}_is_fast(column_scale);"]
+        unscaled = f"sums[r * {self.strides[0]} + o - first_column]"
         position = [f"const {self.kind} row = first_row + r;", *self.position("continue")]
         step = list(position)
         if scaled:
             step += [f"const float row_scale = {row_scale_text(self.geometry)};",
-                     f"usual = {name}_usual(row_scale) && usual;"]
+                     f"fast = {name}_is_fast(row_scale) && fast;"]
         if lanes > 1:
-            step += [f"float sum[{lanes}];", f"kw_read4(sum, &{raw});"]
+            step += [f"float sum[{lanes}];", f"kw_read4(sum, &{unscaled});"]
             if scaled:
                 step += ["#pragma unroll",
                          f"for (int v = 0; v < {lanes}; ++v) sum[v] *= row_scale * column_scale[v];"]
         else:
-            step.append(f"const float sum = {raw}{' * (row_scale * column_scale)' * scaled};")
+            step.append(f"const float sum = {unscaled}{' * (row_scale * column_scale)' * scaled};")
         loop = f"for (int r = thread / {across}; r < last; r += {down}) {{"
         lines += [*self.emitter.fixed_lines, f"#pragma unroll {4 if kernel.axes else 8}", loop,
                   *indent([*step, *straight(self.emitter)]), "}"]
         if scaled:
             points = ", ".join("o + v" if axis == "o" and lanes > 1 else axis for axis in self.names)
-            shifted = f"sums[r * {self.strides[0]} + o + v - first_column]" if lanes > 1 else raw
-            call = f"{name}_again({shifted}, {points});"
+            shifted = f"sums[r * {self.strides[0]} + o + v - first_column]" if lanes > 1 else unscaled
+            call = f"{name}_rewrite({shifted}, {points});"
             if lanes > 1:
                 call = f"for (int v = 0; v < {lanes}; ++v) {call}"
-            lines += ["if (usual) return;", "#pragma unroll 1", loop,
+            lines += ["if (fast) return;", "#pragma unroll 1", loop,
                       *indent([*position, *(["#pragma unroll 1"] if lanes > 1 else []), call]), "}"]
         return lines

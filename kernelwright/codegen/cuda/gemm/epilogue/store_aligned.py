@@ -81,13 +81,13 @@ class StoreAligned(StoreRuns):
         line = f"{self.unsigned('at')} / {places}u"
         segment = [
             f"const {kind} line = {line};", *self.places(self.unsigned("line")),
-            "// Of the run: the tile's first position, and the one behind its last; where position 0 lies in a slab.",
+            "// Of the run: the tile's first position, and the one behind its last; position 0's place in a subtile.",
             f"const int begin_d = at - line * {places}, end_d = min(end - line * {places}, {self._typed(self.run)});",
             f"const int shift = line * {places} - begin;", f"at = (line + 1) * {places};",
             *self.scale_of_place(), *self.emitter.fixed_lines,
             "// Of a sector, elements that come before the tile's first position.",
             f"const unsigned before = {self._before()};",
-            *self.table.steps("low", "high", self._column(), READ), *self._careful()]
+            *self.table.steps("low", "high", self._column(), READ), *self._rescaled()]
         return ["const int g = group;",
                 f"const {kind} begin = {self.name}_ordinal(first_row, phase_class);",
                 f"const {kind} end = {self.name}_ordinal(first_row + {self.height * SUBTILE_ROWS}, phase_class);",
@@ -142,12 +142,12 @@ class StoreAligned(StoreRuns):
         return [f"const float2 both = *reinterpret_cast<const float2*>({at});",
                 f"const float sum[{PAIR}] = {{both.x{times}, both.y{times}}};"]
 
-    def _careful(self) -> list[str]:
-        """Write elements of the run again whose scales are not usual."""
+    def _rescaled(self) -> list[str]:
+        """Rewrite elements of the run whose scales leave the fast path."""
         if not self.geometry.scaled:
             return []
         value = f"sums[(o - first_column) * {self.strides[1]} + shift + d]"
-        return ["if (usual) continue;", "__syncwarp();  // Other lanes write these elements again.",
+        return ["if (fast) continue;", "__syncwarp();  // Other lanes rewrite these elements.",
                 "#pragma unroll 1", "for (int o = low; o < high; ++o) {",
                 "#pragma unroll 1", "  for (int d = begin_d + thread % 32; d < end_d; d += 32) {",
-                *indent(self.again(value, "d"), 4), "  }", "}"]
+                *indent(self.rewrite(value, "d"), 4), "  }", "}"]

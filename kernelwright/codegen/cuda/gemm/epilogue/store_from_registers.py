@@ -96,19 +96,19 @@ class StoreFromRegisters(EpilogueOperation):
             "const int g = group, lane = thread % 32, warp = thread / 32;", *self.emitter.fixed_lines,
             *[f"const float* const values = {first};"] * (bool(columns) and not many),
             f"{entry_type(self.kernel)} own_n[{rows}];", f"int {', '.join(f'own_{p}[{rows}]' for p in names)};",
-            f"bool there[{rows}];",
-            *([f"float row_scale[{rows}];", f"bool usual = {self.table.all_usual};"] if scaled else []),
+            f"bool in_bounds[{rows}];",
+            *([f"float row_scale[{rows}];", f"bool fast = {self.table.all_fast};"] if scaled else []),
             "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{  // the thread's rows", *indent([
-                *self._position("i / 2", "i % 2"), f"there[i] = {self.in_bounds()};", "own_n[i] = n;",
+                *self._position("i / 2", "i % 2"), f"in_bounds[i] = {self.in_bounds()};", "own_n[i] = n;",
                 *(f"own_{p}[i] = {p};" for p in names), *self._row_scale()]), "}",
             "#pragma unroll", f"for (int j = 0; j < {self.columns // 8}; ++j) {{", *indent([
                 *reads * (not many),
                 "#pragma unroll", f"for (int i = 0; i < {rows}; ++i) {{", *indent([
                     *reads * many,
-                    "if (!there[i]) continue;", *own, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
+                    "if (!in_bounds[i]) continue;", *own, "#pragma unroll", "for (int e = 0; e < 2; ++e) {", *indent([
                         f"const int o = first_column + {column};", *self._last_column(),
                         *element]), "}"]), "}"]), "}"]
-        return [*body, *self._careful()] if scaled else body
+        return [*body, *self._rescaled()] if scaled else body
 
     def _last_column(self) -> list[str]:
         """Leave out columns behind the last one, where the tile's may pass it."""
@@ -130,21 +130,22 @@ class StoreFromRegisters(EpilogueOperation):
         return [f"const {self.kind} row = first_row + {place};", *self.position(phase="")]
 
     def _row_scale(self) -> list[str]:
-        """Define the scale of a row, and whether it is usual, too."""
+        """Define the scale of a row, and whether it is of the fast path, too."""
         if not self.geometry.scaled:
             return []
-        return ["row_scale[i] = 1.0f;", f"if (there[i]) row_scale[i] = {row_scale_text(self.geometry)};",
-                f"usual = {self.name}_usual(row_scale[i]) && usual;"]
+        return ["row_scale[i] = 1.0f;", f"if (in_bounds[i]) row_scale[i] = {row_scale_text(self.geometry)};",
+                f"fast = {self.name}_is_fast(row_scale[i]) && fast;"]
 
-    def _careful(self) -> list[str]:
-        """Write elements again whose scales are not usual."""
+    def _rescaled(self) -> list[str]:
+        """Rewrite elements whose scales leave the fast path."""
         each = self.columns // 8
         last = f"p{len(self.kernel.axes) - 1}"
         phase = over("set", self.products)
         points = ", ".join(["next[0]", *(f"{last} + {phase}" if self.both and name == last else name
                                          for name in self.names)])
         column = self.layout.text(CHANNEL, block=modulo("quad", each), quad="lane % 4", pair="e % 2")
-        return ["if (usual) return;", *every_sum(
+        return ["if (fast) return;", *every_sum(
             self.sets, 4 * each, "quad", [f"const int set = {over('quad', each)};"], [
                 *self._position(modulo("set", self.products), "e / 2"), f"const int o = first_column + {column};",
-                f"if ({self.in_bounds()} && o < {self.kernel.out_channels}) {self.name}_again({points});"], keep=False)]
+                f"if ({self.in_bounds()} && o < {self.kernel.out_channels}) {self.name}_rewrite({points});"],
+                keep=False)]

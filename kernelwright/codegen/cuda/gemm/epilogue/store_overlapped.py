@@ -130,8 +130,8 @@ class StoreOverlapped(StoreRuns):
                                                   *straight(self.emitter)], _UNROLL)
         if not self.geometry.scaled:
             return lines
-        return [*lines, "if (usual) return;", "#pragma unroll 1", "for (int o = low; o < high; ++o)",
-                *indent(["#pragma unroll 1", f"for (int v = 0; v < {CHUNK}; ++v) {{", *indent(self.again(
+        return [*lines, "if (fast) return;", "#pragma unroll 1", "for (int o = low; o < high; ++o)",
+                *indent(["#pragma unroll 1", f"for (int v = 0; v < {CHUNK}; ++v) {{", *indent(self.rewrite(
                     f"sums[(o - first_column) * {self.strides[1]} + {place} + v]", "d + v")),
                     "}"])]
 

@@ -16,7 +16,7 @@ change is computed before it, and what depends on columns alone once for a tile 
 
 Sums are multiplied by the scales of both operands: the fast path. Where that could leave the range of float32 on the
 way, or an operand is not finite (an infinite scale), the thread comes back to its elements after the loop: it
-multiplies with care, or computes the sum again from the operands themselves, by float32 multiply-adds.
+multiplies by rescaling, or computes the sum again from the operands themselves, by float32 multiply-adds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     straight,
     typed_axes,
 )
-from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
+from kernelwright.codegen.cuda.gemm.precision.recompute import recompute_function
 from kernelwright.codegen.cuda.gemm.precision.scales import column_scale_text, row_scale_text
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS, Geometry
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
@@ -61,7 +61,7 @@ from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.cuda.math_rounded import of_rounded
 from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction
 
-__all__ = ["SUBTILE_ROWS", "Epilogue", "careful_functions", "epilogue", "holds", "subtile_columns"]
+__all__ = ["SUBTILE_ROWS", "Epilogue", "epilogue", "holds", "rescaled_functions", "subtile_columns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class Epilogue:
     A subtile has ``columns`` columns and ``height`` times SUBTILE_ROWS rows. With ``places`` it has them where
     ``NAME_row_place`` says (`epilogue.store_overlapped`), at ``place + column * column_stride``.
 
-    Where the kernel has totals, ``NAME_finish`` writes to the subtile, and its 128 threads meet in it at a barrier:
+    Where the kernel has reductions over positions, ``NAME_finish`` writes to the subtile, and its 128 threads meet in
+    it at a barrier:
     those of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
 
     With ``in_registers`` it takes the sums of a warpgroup's whole tile, as the core on wgmma has them, before the
@@ -124,7 +125,7 @@ def operation(geometry: Geometry) -> type[EpilogueOperation]:
         return StoreAligned
     if tiling.overlap:
         return StoreOverlapped
-    if kernel.totals:
+    if kernel.position_reductions:
         return ReducePositionsInRegisters if in_registers(geometry) else ReducePositions
     if kernel.pools:
         return Pool
@@ -136,14 +137,14 @@ def operation(geometry: Geometry) -> type[EpilogueOperation]:
 
 
 def epilogue(geometry: Geometry, name: str, original: Contraction | None = None) -> Epilogue:
-    """The text that finishes subtiles of sums under ``geometry.tiling``. original: the kernel before taps were joined.
+    """The text that finishes subtiles of sums under ``geometry.tiling``. original: the kernel before taps were folded.
 
-    Raises ValueError where a subtile does not hold all channels that the kernel reduces, and for pools and totals that
-    it does not take.
+    Raises ValueError where a subtile does not hold all channels that the kernel reduces, and for pools and reductions
+    over positions that it does not take.
     """
     kernel = geometry.kernel
     if not holds_channels(kernel, geometry.tiling):
-        raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in slabs of "
+        raise ValueError(f"{name}: no reductions of {kernel.out_channels} channels in subtiles of "
                          f"{subtile_columns(kernel, geometry.tiling)}")
     if why := refusal(kernel, geometry.tiling):
         raise ValueError(f"{name}: no {why}")
@@ -151,13 +152,13 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     runs = isinstance(done, StoreRuns)
     body = done.body()
     used = done.emitter.used | (done.column_table.used if done.column_table else set())
-    again = None
+    rewriter = None
     if geometry.scaled:
         used |= set(operand_pointers(kernel))
         if not kernel.all_reductions:
-            again = emitter_of(kernel, kernel.domain, done.names, (), kernel.stores)
-            write_stores(again, kernel, kernel.stores)
-            used |= again.used
+            rewriter = emitter_of(kernel, kernel.domain, done.names, (), kernel.stores)
+            write_stores(rewriter, kernel, kernel.stores)
+            used |= rewriter.used
     parameters = parameter_texts(kernel, used)
     if geometry.scaled:
         parameters += [("const float* __restrict__", "left_scales"), ("const float* __restrict__", "right_scales")]
@@ -166,23 +167,23 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     texts = []
     if geometry.scaled:
         own = original is not None and original is not kernel
-        texts += [exact_function(original if own else kernel, name, own=own),
-                  careful_functions(geometry, name, done.names)]
-    if again is not None:
-        texts.append(_again(geometry, name, done.names, again, heads))
+        texts += [recompute_function(original if own else kernel, name, own=own),
+                  rescaled_functions(geometry, name, done.names)]
+    if rewriter is not None:
+        texts.append(_rewrite(geometry, name, done.names, rewriter, heads))
     table, column_parameters = done.column_table.definition if done.column_table else ("", ())
     row_scale = done.row_scale()
-    slab = [*done.heads,
-            *[f"const float* {'__restrict__ ' * bool(kernel.totals)}columns"] * bool(table),
+    subtile = [*done.heads,
+            *[f"const float* {'__restrict__ ' * bool(kernel.position_reductions)}columns"] * bool(table),
             *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
             "long long first_row", "int first_column"]
     height = done.height if runs else 1
     comment = f"Finishes {height * SUBTILE_ROWS} x {done.columns} sums from (first_row, first_column): {done.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
     texts += [table, row_scale, *done.tables(), *done.helpers(),
-              device_function(comment, "void", f"{name}_finish", [*heads, *slab], finish)]
+              device_function(comment, "void", f"{name}_finish", [*heads, *subtile], finish)]
     definitions = "\n".join(filter(None, texts))
-    if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
+    if kernel.scheme in ROUNDED_SCHEMES and not kernel.position_reductions and not kernel.exact_functions:
         definitions = of_rounded(definitions)
     return Epilogue(definitions, tuple(parameters), *done.strides, done.floats,
                     snippets_of(definitions) | done.support, frozenset(done.emitter.vectors),
@@ -192,32 +193,33 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
 
 
 def _calls(body: list[str], name: str, pointers: list[str]) -> list[str]:
-    """``body`` with the pointers in its calls of ``NAME_again``."""
-    return [line.replace(f"{name}_again(", f"{name}_again({', '.join(pointers)}, ") for line in body]
+    """``body`` with the pointers in its calls of ``NAME_rewrite``."""
+    return [line.replace(f"{name}_rewrite(", f"{name}_rewrite({', '.join(pointers)}, ") for line in body]
 
 
-def careful_functions(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
-    """``NAME_usual`` and ``NAME_careful``: a sum whatever the scales are."""
+def rescaled_functions(geometry: Geometry, name: str, names: tuple[str, ...]) -> str:
+    """``NAME_is_fast`` and ``NAME_rescaled``: a sum whatever the scales are."""
     kernel = geometry.kernel
     pointers = operand_pointers(kernel)
     heads = [" ".join(p) for p in parameter_texts(kernel, set(pointers))]
-    usual = device_function("Whether sums may be multiplied by the product of this scale and another such one.", "bool",
-                            f"{name}_usual", ["float scale"],
+    is_fast = device_function("Whether sums may be multiplied by the product of this scale and another such one.",
+                              "bool",
+                            f"{name}_is_fast", ["float scale"],
                             ["return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63"])
     body = ["if (row_scale == INFINITY || column_scale == INFINITY)",
-            f"  return {name}_exact({', '.join((*pointers, *names))});",
+            f"  return {name}_recompute({', '.join((*pointers, *names))});",
             "return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));"]
     parameters = [*heads, "float unscaled", "float row_scale", "float column_scale", *typed_axes(kernel, names)]
-    return usual + "\n" + device_function("A sum that is multiplied by any scales.", "float", f"{name}_careful",
+    return is_fast + "\n" + device_function("A sum that is multiplied by any scales.", "float", f"{name}_rescaled",
                                           parameters, body)
 
 
-def _again(geometry: Geometry, name: str, names: tuple[str, ...], emitter: PointEmitter, heads: list[str]) -> str:
-    """``NAME_again``: one element whose sum the pass could not scale."""
+def _rewrite(geometry: Geometry, name: str, names: tuple[str, ...], emitter: PointEmitter, heads: list[str]) -> str:
+    """``NAME_rewrite``: one element whose sum the pass could not scale."""
     points = ", ".join([*operand_pointers(geometry.kernel), "unscaled", "row_scale", "column_scale", *names])
     body = [f"const float row_scale = {row_scale_text(geometry)};",
             f"const float column_scale = {column_scale_text(geometry)};",
-            f"if ({name}_usual(row_scale) && {name}_usual(column_scale)) return;",
-            f"const float sum = {name}_careful({points});", *emitter.fixed_lines, *straight(emitter)]
-    return device_function("Writes an element again whose scales are not usual.", "void", f"{name}_again",
+            f"if ({name}_is_fast(row_scale) && {name}_is_fast(column_scale)) return;",
+            f"const float sum = {name}_rescaled({points});", *emitter.fixed_lines, *straight(emitter)]
+    return device_function("Rewrites an element whose scales leave the fast path.", "void", f"{name}_rewrite",
                            [*heads, "float unscaled", *typed_axes(geometry.kernel, names)], body)

@@ -156,21 +156,21 @@ class EpilogueOperation:
                coordinates(self.geometry, self.kind)[0], f"return {row_place(self.geometry)};"])
 
     def scale_lines(self) -> list[str]:
-        """Define ``row_scale`` from ``scale_of_row``, which `NAME_finish` takes, and ``usual``; of scaled operands."""
+        """Define ``row_scale`` from ``scale_of_row``, which `NAME_finish` takes, and ``fast``; of scaled operands."""
         if not self.geometry.scaled:
             return []
         return [f"const float row_scale = {without_mark(self.geometry, 'scale_of_row')};",
-                *self.table.usual("row_scale")]
+                *self.table.fast_path("row_scale")]
 
     def scale_of_place(self) -> list[str]:
-        """Define ``row_scale`` of the place (n, g), and ``usual``; of scaled operands."""
+        """Define ``row_scale`` of the place (n, g), and ``fast``; of scaled operands."""
         if not self.geometry.scaled:
             return []
-        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.usual("row_scale")]
+        return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.fast_path("row_scale")]
 
     def emitter_with(self, table: ColumnTable) -> PointEmitter:
         """An emitter of loops over columns that takes what it can from the table, and has met nothing."""
-        roots = [table.without(r.expression) for r in (*self.kernel.reductions, *self.kernel.totals)]
+        roots = [table.without(r.expression) for r in (*self.kernel.reductions, *self.kernel.position_reductions)]
         emitter = emitter_of(self.kernel, self.kernel.domain, self.names, roots, table.stores(self.stores),
                              walked=(2,), kind=self.emitter_kind)
         self.name_columns(emitter, "column{}[v]")
@@ -185,11 +185,11 @@ class EpilogueOperation:
         """Define each value of the table for column number ``v`` of four."""
         return [f"const float own_column{number} = column{number}[v];" for number in range(len(self.table.values))]
 
-    def careful(self, value: str, names: Sequence[str] = ()) -> str:
+    def rescaled(self, value: str, names: Sequence[str] = ()) -> str:
         """The sum of a place, whatever ``row_scale`` and that of column ``o`` are. names: of the place's axes."""
         points = [*operand_pointers(self.kernel), value, "row_scale", column_scale_text(self.geometry),
                   *(names or self.names)]
-        return f"{self.name}_careful({', '.join(points)})"
+        return f"{self.name}_rescaled({', '.join(points)})"
 
     def tables(self) -> list[str]:
         """Tables of the classes of positions, where there are several."""
@@ -219,8 +219,8 @@ class EpilogueOperation:
 
     def in_bounds(self) -> str:
         """The in-bounds predicate of ``row``: whether it is a position of the class, and its output phase has it."""
-        beyond = self.out_of_bounds()
-        return " && ".join([f"row < {self.geometry.rows}", *[f"!({beyond})"] * bool(beyond),
+        outside = self.out_of_bounds()
+        return " && ".join([f"row < {self.geometry.rows}", *[f"!({outside})"] * bool(outside),
                             *[f"{self.names[-1]} < {self.odd_size}"] * bool(self.odd_size)])
 
     @property
@@ -232,11 +232,11 @@ class EpilogueOperation:
     def position(self, leave: str = "", phase: str | None = None) -> list[str]:
         """Define n and p0, p1, ... of ``row``; ``leave`` where it is no position of the class. phase: the output phase
         of the last axis, of tiles of two, where it is not ``phase_of``; empty for the first one."""
-        lines, beyond = coordinates(self.geometry, self.kind), self.out_of_bounds()
+        lines, outside = coordinates(self.geometry, self.kind), self.out_of_bounds()
         phase = self.phase_of if phase is None else phase
         own = phase is not None and self.phases == 2
-        if beyond and leave:
-            lines.append(f"if ({beyond}) {leave};")
+        if outside and leave:
+            lines.append(f"if ({outside}) {leave};")
         last = len(self.kernel.axes) - 1
         for a, axis in enumerate(self.kernel.axes):
             first, stride = (phase, 2) if own and a == last else (self._class(a)[0], axis.out_stride)
@@ -247,15 +247,16 @@ class EpilogueOperation:
         return lines
 
     def row_or_other(self, number: str = "") -> list[str]:
-        """Define ``row``, the thread's, and ``there``: whether it is a position; if not, ``row`` is some other one."""
-        rows, beyond = self.geometry.rows, self.out_of_bounds()
+        """Define ``row``, the thread's, and ``in_bounds``: whether it is a position; if not, ``row`` is some other
+        one."""
+        rows, outside = self.geometry.rows, self.out_of_bounds()
         lines = [f"{self.kind} row = first_row{number} + {self.row_of};"]
-        if beyond:
-            lines += ["bool there;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
-                                                   f"there = row < {rows} && !({beyond});"]), "}"]
+        if outside:
+            lines += ["bool in_bounds;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
+                                                   f"in_bounds = row < {rows} && !({outside});"]), "}"]
         else:
-            lines.append(f"const bool there = row < {rows};")
-        return [*lines, "if (!there) row = 0;  // some position, of which nothing is written"]
+            lines.append(f"const bool in_bounds = row < {rows};")
+        return [*lines, "if (!in_bounds) row = 0;  // some position, of which nothing is written"]
 
     def end(self, text: str) -> str:
         """The column ``text``, or the last one where the tile's may pass it."""

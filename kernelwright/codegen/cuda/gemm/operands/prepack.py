@@ -11,7 +11,7 @@ next lane. Where channels are, a warp takes 8 rows x 4 chunks: each lane reads 3
 Windows of weights lie innermost; they pass through a tile in shared memory, which is read in the order of memory and
 written in the order of the packed operand.
 
-A block that owns whole rows (those of a matrix) finds their greatest magnitudes in a first walk and packs in a second,
+A block that owns whole rows (those of a matrix) finds their greatest magnitudes in a first pass and packs in a second,
 which meets the caches, or what it kept in registers. Else a kernel of its own finds them (the maximum of bits is the
 same in any order), and packing begins behind it. Of a large operand it looks at a part only, and leaves room above what
 it finds; packing sees whether that was enough, and where it was not both are done again, with all of these rows.
@@ -45,18 +45,18 @@ from kernelwright.plan.contraction.record import Contraction
 class Packing:
     """Device text, and the host's lines, which use the names ``left``, ``right``, ``left_scales``, ``right_scales``,
     ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses. Where the core reads x itself and
-    its scales are guesses, ``again`` are the lines between a first run of the core and a second."""
+    its scales are guesses, ``second_run`` are the lines between a first run of the core and a second."""
 
     definitions: str
     launches: tuple[str, ...]
     support: frozenset[str]
-    again: tuple[str, ...] = ()
+    second_run: tuple[str, ...] = ()
 
 
 def packing(geometry: Geometry, name: str, original: Contraction | None = None) -> Packing:
-    """What packs the operands into the workspace, in up to two launches; not those that the core reads raw.
+    """What packs the operands into the workspace, in up to two launches; not those that the mainloop converts.
 
-    original: the contraction of which ``geometry`` has joined taps, which says x several times: scales of x are looked
+    original: the contraction of which ``geometry`` has folded taps, which says x several times: scales of x are looked
     for in what it has.
     Raises ValueError where an operand has no elements, and where a grid would exceed 2**31 - 1 blocks.
     """
@@ -92,15 +92,15 @@ def packing(geometry: Geometry, name: str, original: Contraction | None = None) 
         texts += [*(p.text for p in packs), _kernel(name, "pack", "Operands in the order of the core.", packs)]
         launches.append(_launch(name, f"{name}_pack", packs))
     if any(part.guessed for part in packs):
-        launches += [_launch(name, f"{name}_greatest", searches, again=True),
-                     _launch(name, f"{name}_pack", packs, again=True, most=FILLED)]
+        launches += [_launch(name, f"{name}_greatest", searches, second_run=True),
+                     _launch(name, f"{name}_pack", packs, second_run=True, most=FILLED)]
     guesses = geometry.tiling.takes_left and guessed(geometry, "left")
-    again = (_launch(name, f"{name}_greatest", searches, again=True),) if guesses else ()
+    second_run = (_launch(name, f"{name}_greatest", searches, second_run=True),) if guesses else ()
     vectors = sorted({v for part in (*searches, *packs) for v in part.vectors})
     if vectors:
         launches.insert(0, "\n  ".join(alignment_check(name, vectors)))
     definitions = "\n".join(texts)
-    return Packing(definitions, tuple(launches), snippets_of(definitions), again)
+    return Packing(definitions, tuple(launches), snippets_of(definitions), second_run)
 
 
 def _arguments(parts: Sequence[Part]) -> list[tuple[str, str]]:
@@ -112,12 +112,12 @@ def _kernel(name: str, kind: str, comment: str, parts: Sequence[Part]) -> str:
     have to be done again, any number of blocks the second time."""
     lines = [f"// {comment}", f"static __global__ void __launch_bounds__({THREADS}) {name}_{kind}("]
     guessed = any(part.guessed for part in parts)
-    parameters = [*(" ".join(a) for a in _arguments(parts)), *(["bool again"] if guessed else [])]
+    parameters = [*(" ".join(a) for a in _arguments(parts)), *(["bool second_run"] if guessed else [])]
     lines.append("    " + ",\n    ".join(parameters) + ") {")
     first = 0
     if kind == "pack" and guessed:
         # Few blocks, as a rule for nothing: to start all of them takes up to 40 microseconds.
-        lines += ["  if (again) {", f"    if (*{REPACK} == 0u) return;"]
+        lines += ["  if (second_run) {", f"    if (*{REPACK} == 0u) return;"]
         for part in parts:
             if part.guessed:
                 call = f"{part.name}({', '.join([*(a for _, a in part.arguments), 'block', 'true'])});"
@@ -127,25 +127,25 @@ def _kernel(name: str, kind: str, comment: str, parts: Sequence[Part]) -> str:
     for part in parts:
         block = f"{first + part.blocks - 1}u - blockIdx.x" if part.backwards else \
             f"blockIdx.x - {first}u" if first else "blockIdx.x"
-        again = "false" if kind == "pack" else "again"
-        call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *([again] * part.guessed)])});"
+        second_run = "false" if kind == "pack" else "second_run"
+        call = f"{part.name}({', '.join([*(a for _, a in part.arguments), block, *([second_run] * part.guessed)])});"
         first += part.blocks
         if guessed and not part.guessed and kind != "pack":
-            call = f"if (!again) {call}"
+            call = f"if (!second_run) {call}"
         inside = [f"  {call}"] if part is parts[-1] else \
             [f"  if (blockIdx.x < {first}u) {{", f"    {call}", "    return;", "  }"]
         lines += wrapped(inside)
     return "\n".join([*lines, "}", ""])
 
 
-def _launch(name: str, kernel: str, parts: Sequence[Part], again: bool = False, most: int = 2**31) -> str:
+def _launch(name: str, kernel: str, parts: Sequence[Part], second_run: bool = False, most: int = 2**31) -> str:
     """The launch of all blocks, or at most so many."""
     blocks = min(most, sum(part.blocks for part in parts))
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
     arguments = [a for _, a in _arguments(parts)]
     if any(part.guessed for part in parts):
-        arguments.append("true" if again else "false")
+        arguments.append("true" if second_run else "false")
     return f'KW_LAUNCH("{name}", {kernel}, {blocks}, {THREADS}, 0, stream, {", ".join(arguments)});'
 
 

@@ -90,7 +90,7 @@ class Packer:
             pointers.append(("unsigned short* __restrict__", self.operand.side))
             pointers += [("unsigned*", REPACK)] * self.guessed
         name = f"{self.name}_{self.operand.side}_{task}"
-        numbers = ["unsigned block", *(["bool again"] if self.guessed else [])]
+        numbers = ["unsigned block", *(["bool second_run"] if self.guessed else [])]
         text = device_function(comment, "void", name, [*(" ".join(p) for p in pointers), *numbers], body)
         # The core begins with the first rows of x: what is packed last is still in the cache.
         backwards = task == "pack" and self.operand.side == "left"
@@ -129,7 +129,8 @@ class Packer:
             # Where a part is looked at, it is runs of a warp all over it: every channel of x has some.
             run = 32 * lanes
             apart = max(run, min(looked_at(rows * count) * run, part // WARPS // run * run))
-            body += ["if (again && *scale < 0x80000000u) return;", f"const int apart = again ? {run} : {apart};"]
+            body += ["if (second_run && *scale < 0x80000000u) return;",
+                     f"const int apart = second_run ? {run} : {apart};"]
             thread, step_by = f"threadIdx.x / 32 * apart + threadIdx.x % 32{shift}", f"{WARPS} * apart"
         body += [*axis_lines(outer, loop.outer, row, False, [*emitter.fixed_lines, *step]),
                  *emitter.fixed_lines, f"const {wide} first = {begin};", f"const {wide} last = {end};",
@@ -144,13 +145,13 @@ class Packer:
 
     def stride(self, step: str) -> str:
         """Define ``step``, by which a search that may look at a part goes on."""
-        return f"const int step = again ? {step} : {step} * {SKIPPED};"
+        return f"const int step = second_run ? {step} : {step} * {SKIPPED};"
 
     def found(self, greatest: str) -> list[str]:
         """Define ``found``, the scale for a greatest magnitude, with room where it is a guess."""
         if not self.guessed:
             return [f"const unsigned found = {self.name}_scale({greatest});"]
-        return [f"unsigned found = {self.name}_scale({greatest});", "if (again) found |= 0x80000000u;",
+        return [f"unsigned found = {self.name}_scale({greatest});", "if (second_run) found |= 0x80000000u;",
                 f"else if (found != 0u && found < 0x7f800000u) found += {_ROOM}u << 23;"]
 
     def search_part(self, body: Sequence[str], vectors: set[str], blocks: int, parts: int) -> Part:
@@ -163,32 +164,33 @@ class Packer:
                        "times as much. A scale with a\nsign was wrong: all its elements are looked at the second time."
         return self.function("greatest", comment, body, vectors, blocks=blocks)
 
-    def multiplier(self, place: str, there: str) -> list[str]:
+    def multiplier(self, place: str, row_in_bounds: str) -> list[str]:
         """Define ``scale``, what this thread's elements are multiplied by: 0 for operands that are not finite."""
         if not self.guessed:
-            return [f"float factor = {there} ? {self.scales}[{place}] : 1.0f;",
+            return [f"float factor = {row_in_bounds} ? {self.scales}[{place}] : 1.0f;",
                     f"if (factor == 0.0f) {self.scales}[{place}] = factor = 1.0f;  // nothing but zeros",
                     f"const float scale = {self.name}_inverse(factor);"]
-        return [f"const unsigned bits = {there} ? __float_as_uint({self.scales}[{place}]) : 0x3f800000u;",
-                "if (again && bits < 0x80000000u) {  // the scale was right",
+        return [f"const unsigned bits = {row_in_bounds} ? __float_as_uint({self.scales}[{place}]) : 0x3f800000u;",
+                "if (second_run && bits < 0x80000000u) {  // the scale was right",
                 f"  if (bits == 0u) {self.scales}[{place}] = 1.0f;  // nothing but zeros", "  return;", "}",
                 "const float factor = __uint_as_float(bits & 0x7fffffffu);",
                 f"const float scale = factor > 0.0f ? {self.name}_inverse(factor) : 1.0f;",
                 "// The greatest magnitude that the scale is good for.",
-                "const float most = fminf(factor * 0x1p15f, 0x1.fffffep127f);", "bool beyond = false;"]
+                "const float most = fminf(factor * 0x1p15f, 0x1.fffffep127f);", "bool too_large = false;"]
 
     def checked(self) -> list[str]:
         """Remember whether a guessed scale was wrong for the values ``x``."""
         if not self.guessed:
             return []
-        return ["#pragma unroll", "for (int e = 0; e < 8; ++e) beyond = beyond || !(fabsf(x[e]) <= most);"]
+        return ["#pragma unroll", "for (int e = 0; e < 8; ++e) too_large = too_large || !(fabsf(x[e]) <= most);"]
 
     def marked(self, place: str) -> list[str]:
         """Mark a guessed scale that was wrong, and say so where one is that of zeros, too."""
         if not self.guessed:
             return []
-        return [f"if (beyond && !again) atomicOr(reinterpret_cast<unsigned*>({self.scales}) + {place}, 0x80000000u);",
-                f"if ((beyond || bits == 0u) && !again) *{REPACK} = 1u;"]
+        return ["if (too_large && !second_run)",
+                f"  atomicOr(reinterpret_cast<unsigned*>({self.scales}) + {place}, 0x80000000u);",
+                f"if ((too_large || bits == 0u) && !second_run) *{REPACK} = 1u;"]
 
     def line(self, row: str) -> str:
         """Define ``line``, where the first chunk of a row is, from its entry on, in rows of 16 bytes."""

@@ -18,12 +18,12 @@ from kernelwright.codegen.cuda.gemm.points import (
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 
-#: Rows of a warp that reads along channels, and steps of a thread whose values it keeps between two walks.
+#: Rows of a warp that reads along channels, and steps of a thread whose values it keeps between two passes.
 _TALL, _KEPT = 8, 4
 #: Blocks from which each finds the scales of its rows by itself.
 _ENOUGH = 96
 #: Such a block is alone on its multiprocessor as a rule: 1024 rows of 8192 took 49 us so, 55 with two (H100).
-_WALK = "#pragma unroll 4"
+_UNROLL = "#pragma unroll 4"
 _VALUES = f"float x[{CHUNK}];"
 _TAKE = ("#pragma unroll",
          f"for (int e = 0; e < {CHUNK}; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);")
@@ -85,17 +85,17 @@ class RowPacker(Packer):
         if self.owns:
             body += self._owned(chunk, loop, place, at)
         else:
-            body += self.multiplier(place, "there") if geometry.scaled else []
-            step = [_VALUES, *chunk, *self.checked(), *self.write(at, "there")]
-            walk = ["#pragma unroll 2", f"{loop} {{", *indent(step), "}"]
+            body += self.multiplier(place, "row_in_bounds") if geometry.scaled else []
+            step = [_VALUES, *chunk, *self.checked(), *self.write(at, "row_in_bounds")]
+            loop_lines = ["#pragma unroll 2", f"{loop} {{", *indent(step), "}"]
             if not left:
                 body += [f"const int k{a} = 0;" for a in range(len(kernel.axes))]
-                body += ["const bool inside = there;", *walk]
+                body += ["const bool in_bounds = row_in_bounds;", *loop_lines]
             elif self.entries > 1:
                 body += [f"for (int phase = 0; phase < {self.entries}; ++phase) {{",
-                         *indent([*inside(geometry), *walk]), "}"]
+                         *indent([*define_in_bounds(geometry), *loop_lines]), "}"]
             else:
-                body += [*inside(geometry), *walk]
+                body += [*define_in_bounds(geometry), *loop_lines]
             body += self.marked(place)
         how = "along rows" if self.tall == 32 else f"along channels, {self.tall} rows a warp"
         how += ", with the scales of its rows" * self.owns
@@ -117,16 +117,17 @@ class RowPacker(Packer):
         body = [*self._row(tiles, parts, 32, ["lane"]), *self._coordinates(), *axes,
                 f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {self._scale_place()};"]
         if self.guessed:
-            body += ["const bool inside = there && (!again || *scale >= 0x80000000u);", self.stride(step_by)]
+            body += ["const bool in_bounds = row_in_bounds && (!second_run || *scale >= 0x80000000u);",
+                     self.stride(step_by)]
             step_by = "step"
         else:
-            body.append("const bool inside = there;")
+            body.append("const bool in_bounds = row_in_bounds;")
         return self.search_part([
             *body, "__shared__ unsigned rows_greatest[32];", "if (warp == 0) rows_greatest[lane] = 0;",
             "__syncthreads();", f"const int first = {begin};", f"const int last = {end};", "unsigned greatest = 0;",
             "#pragma unroll 2", f"for (int chunk = first + warp; chunk < last; chunk += {step_by}) {{",
             *indent([_VALUES, f"const int c = chunk * {CHUNK};", *self._values(), *_TAKE]), "}",
-            "atomicMax(&rows_greatest[lane], greatest);", "__syncthreads();", "if (warp != 0 || !inside) return;",
+            "atomicMax(&rows_greatest[lane], greatest);", "__syncthreads();", "if (warp != 0 || !in_bounds) return;",
             *self.found("rows_greatest[lane]"), "atomicMax(scale, found);"], self.emitter.vectors,
             tiles * parts * kernel.groups, parts)
 
@@ -138,7 +139,7 @@ class RowPacker(Packer):
         return ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
                 f"const {self.row_type} row = {' + '.join([*first, *within])};",
                 f"const int g = {quotient('block', parts * tiles)};" if self.kernel.groups > 1 else "const int g = 0;",
-                f"const bool there = row < {self.rows};"]
+                f"const bool row_in_bounds = row < {self.rows};"]
 
     def _coordinates(self) -> list[str]:
         """Define the coordinates of a row."""
@@ -162,29 +163,30 @@ class RowPacker(Packer):
         """Fill ``x`` with the 8 values from channel ``c``, zeros outside of the operand."""
         call = value_call(self.operand, self.name, c="c + e")
         single = ["#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
-                  f"  x[e] = inside && c + e < {self.kernel.in_channels} ? {call} : 0.0f;"]
+                  f"  x[e] = in_bounds && c + e < {self.kernel.in_channels} ? {call} : 0.0f;"]
         if not self.whole:
             return single
         lines = [*self.emitter.fixed_lines, *straight(self.emitter), "#pragma unroll",
                  f"for (int v = 0; v < {CHUNK}; ++v) x[v] = {self.value};"]
-        return [f"if (inside && c < {self.whole}) {{", *indent(lines), "} else {", *indent(single), "}"]
+        return [f"if (in_bounds && c < {self.whole}) {{", *indent(lines), "} else {", *indent(single), "}"]
 
     def _owned(self, chunk: list[str], loop: str, place: str, at: str) -> list[str]:
         """Find the greatest magnitudes of the block's rows, then pack them."""
         steps = ceil(self.geometry.chunks / self.step)
         kept = steps <= _KEPT
-        inside = ["const bool inside = there;", *(f"const int k{a} = 0;" for a in range(len(self.kernel.axes)))]
-        body = [*inside, f"__shared__ unsigned rows_greatest[{self.tall}];",
+        in_bounds = ["const bool in_bounds = row_in_bounds;",
+                     *(f"const int k{a} = 0;" for a in range(len(self.kernel.axes)))]
+        body = [*in_bounds, f"__shared__ unsigned rows_greatest[{self.tall}];",
                 f"if (threadIdx.x < {self.tall}) rows_greatest[threadIdx.x] = 0;", "__syncthreads();",
                 "unsigned greatest = 0;"]
         number = f"const int chunk = first + k * {self.step};"
         full = self.geometry.chunks % self.step == 0
         if kept:
-            body += [f"float kept[{steps}][{CHUNK}];  // what the second walk packs", "#pragma unroll",
+            body += [f"float kept[{steps}][{CHUNK}];  // what the second pass packs", "#pragma unroll",
                      f"for (int k = 0; k < {steps}; ++k) {{",
                      *indent([number, f"float (&x)[{CHUNK}] = kept[k];", *chunk, *_TAKE]), "}"]
         else:
-            body += [_WALK, f"{loop} {{", *indent([_VALUES, *chunk, *_TAKE]), "}"]
+            body += [_UNROLL, f"{loop} {{", *indent([_VALUES, *chunk, *_TAKE]), "}"]
         body += [*(["#pragma unroll", f"for (int offset = {self.tall}; offset < 32; offset *= 2)",
                     "  greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));"]
                    if self.tall < 32 else []),
@@ -192,18 +194,18 @@ class RowPacker(Packer):
                  "__syncthreads();",
                  f"float factor = __uint_as_float({self.name}_scale(rows_greatest[lane % {self.tall}]));",
                  "if (factor == 0.0f) factor = 1.0f;  // nothing but zeros",
-                 f"if (there && threadIdx.x < {self.tall}) {self.scales}[{place}] = factor;",
+                 f"if (row_in_bounds && threadIdx.x < {self.tall}) {self.scales}[{place}] = factor;",
                  f"const float scale = {self.name}_inverse(factor);"]
         if kept:
-            guard = "there" if full else f"there && chunk < {self.geometry.chunks}"
+            guard = "row_in_bounds" if full else f"row_in_bounds && chunk < {self.geometry.chunks}"
             return [*body, "#pragma unroll", f"for (int k = 0; k < {steps}; ++k) {{",
                     *indent([number, f"const float (&x)[{CHUNK}] = kept[k];", *self.write(at, guard)]), "}"]
-        return [*body, _WALK, f"{loop} {{", *indent([_VALUES, *chunk, *self.write(at, "there")]), "}"]
+        return [*body, _UNROLL, f"{loop} {{", *indent([_VALUES, *chunk, *self.write(at, "row_in_bounds")]), "}"]
 
 
-def inside(geometry: Geometry) -> list[str]:
+def define_in_bounds(geometry: Geometry) -> list[str]:
     """Define the input's coordinates q0, q1, ... of a row in ``phase``, and whether the input has them."""
-    lines, conditions = [], ["there"]
+    lines, conditions = [], ["row_in_bounds"]
     for a, (axis, lead) in enumerate(zip(geometry.kernel.axes, geometry.leads, strict=True)):
         within = prod(geometry.input_phases[a + 1:])
         text = f"u{a} - {lead}" if lead else f"u{a}"
@@ -213,4 +215,4 @@ def inside(geometry: Geometry) -> list[str]:
             text += f" * {axis.in_stride} + {phase}" + (f" % {axis.in_stride}" if a else "")
         lines.append(f"const int q{a} = {text};")
         conditions.append(f"unsigned(q{a}) < {axis.in_size}u")
-    return [*lines, f"const bool inside = {' && '.join(conditions)};"]
+    return [*lines, f"const bool in_bounds = {' && '.join(conditions)};"]

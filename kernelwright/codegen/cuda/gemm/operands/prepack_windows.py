@@ -23,7 +23,7 @@ _FEW_BLOCKS = HOPPER.count
 class WindowPacker(Packer):
     """Packs a weight with a window: 8 output channels x 32 channels x entries of it through a tile.
 
-    A block takes all entries, ``at_once`` at a time, or where there are few blocks one of ``turns`` such runs.
+    A block takes all entries, ``at_once`` at a time, or where there are few blocks one of ``entry_runs`` such runs.
     """
 
     def __init__(self, geometry: Geometry, name: str, operand: Operand) -> None:
@@ -32,11 +32,11 @@ class WindowPacker(Packer):
         self.tiles = ceil(self.kernel.out_channels / _TILE_COLUMNS)
         self.parts = ceil(geometry.chunks * CHUNK / _TILE_CHANNELS)
         self.blocks = self.tiles * self.parts * self.kernel.groups
-        self.at_once, self.turns = min(self.entries, _TILE_ENTRIES), 1
+        self.at_once, self.entry_runs = min(self.entries, _TILE_ENTRIES), 1
         if self.blocks < _FEW_BLOCKS:
             self.at_once = min(self.at_once, ceil(self.entries * self.blocks / _FEW_BLOCKS))
-            self.turns = ceil(self.entries / self.at_once)
-            self.blocks *= self.turns
+            self.entry_runs = ceil(self.entries / self.at_once)
+            self.blocks *= self.entry_runs
 
     def pack(self) -> Part:
         """The function that packs windows, behind the search."""
@@ -67,30 +67,32 @@ class WindowPacker(Packer):
         values = [f"float x[{CHUNK}];", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
                   f"  x[e] = tile[entry * {pitch} + (lane / 8 * {CHUNK} + e) * {_TILE_COLUMNS + 1} + lane % 8];"]
         at = self.place(f"(g * {window} + {entry.strip('()')})")
-        guard = f"there && chunk < {geometry.chunks}"
+        guard = f"row_in_bounds && chunk < {geometry.chunks}"
         if self.channels < _TILE_CHANNELS:  # lanes behind the tile
             values = [f"if (!({guard})) break;", *values]
         if window % entries:
             guard += f" && first_entry + entry < {window}"
-        total, turn = prod(extents), quotient("block", self.turns)
+        total, run = prod(extents), quotient("block", self.entry_runs)
         body = [f"__shared__ float tile[{entries * pitch}];",
                 "const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;",
-                *([f"const int first_entry = {rest('block', self.turns, entries)};"] if self.turns > 1 else []),
-                f"const int first_channel = {rest(turn, parts, _TILE_CHANNELS)};",
-                f"const int first_column = {rest(quotient('block', self.turns * parts), tiles, _TILE_COLUMNS)};",
-                f"const int g = {quotient('block', self.turns * parts * tiles)};" if kernel.groups > 1
+                *([f"const int first_entry = {rest('block', self.entry_runs, entries)};"] if self.entry_runs > 1
+                  else []),
+                f"const int first_channel = {rest(run, parts, _TILE_CHANNELS)};",
+                f"const int first_column = {rest(quotient('block', self.entry_runs * parts), tiles, _TILE_COLUMNS)};",
+                f"const int g = {quotient('block', self.entry_runs * parts * tiles)};" if kernel.groups > 1
                 else "const int g = 0;",
                 "const int o = first_column + lane % 8, chunk = first_channel / 8 + lane / 8;",
-                f"const bool there = o < {kernel.out_channels};", self.line("o"),
-                *(self.multiplier(f"g * {kernel.out_channels} + o", "there") if geometry.scaled else [])]
-        walk = ["#pragma unroll 4", f"for (int f = threadIdx.x; f < {total}; f += {THREADS}) {{", *indent(fill), "}",
+                f"const bool row_in_bounds = o < {kernel.out_channels};", self.line("o"),
+                *(self.multiplier(f"g * {kernel.out_channels} + o", "row_in_bounds") if geometry.scaled else [])]
+        loop_lines = ["#pragma unroll 4", f"for (int f = threadIdx.x; f < {total}; f += {THREADS}) {{", *indent(fill),
+                      "}",
                 "__syncthreads();",
                 f"for (int entry = warp; entry < {entries}; entry += {WARPS}) {{",
                 *indent([*values, *self.write(at, guard)]), "}"]
-        if window > entries and self.turns == 1:
+        if window > entries and self.entry_runs == 1:
             body += [f"for (int first_entry = 0; first_entry < {window}; first_entry += {entries}) {{",
-                     *indent([*walk, "__syncthreads();"]), "}"]
+                     *indent([*loop_lines, "__syncthreads();"]), "}"]
         else:
-            body += walk
+            body += loop_lines
         behind = ", and zeros behind them" if own < window else ""
         return self.function("pack", f"Packs w: windows of {own} entries through a tile{behind}.", body, set())

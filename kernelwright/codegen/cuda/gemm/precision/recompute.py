@@ -19,8 +19,8 @@ from kernelwright.plan.contraction.record import Contraction, ContractionAxis
 _BLOCK = 64
 
 
-def exact_function(kernel: Contraction, name: str, *, own: bool = False) -> str:
-    """``NAME_exact``: the sum at (n, g, o, p0, ...), from the functions ``NAME_left`` and ``NAME_right``, or from
+def recompute_function(kernel: Contraction, name: str, *, own: bool = False) -> str:
+    """``NAME_recompute``: the sum at (n, g, o, p0, ...), from the functions ``NAME_left`` and ``NAME_right``, or from
     ``own`` ones where those are of another kernel."""
     left, right = operands(kernel)
     values, functions = f"{name}_own" if own else name, ""
@@ -40,7 +40,7 @@ def exact_function(kernel: Contraction, name: str, *, own: bool = False) -> str:
             "  sum += part;", "}", "return sum;"]
     tables = "".join(table for _, _, table in loops)
     text = device_function("A sum from the operands themselves, for those that are not finite.", "float",
-                           f"{name}_exact", parameters, body)
+                           f"{name}_recompute", parameters, body)
     return functions + tables + text
 
 

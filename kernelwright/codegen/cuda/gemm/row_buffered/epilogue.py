@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelwright.codegen.cuda.gemm.epilogue.subtile import careful_functions
+from kernelwright.codegen.cuda.gemm.epilogue.subtile import rescaled_functions
 from kernelwright.codegen.cuda.gemm.epilogue.thread_mapping import operand_pointers
 from kernelwright.codegen.cuda.gemm.points import device_function, parameter_texts
-from kernelwright.codegen.cuda.gemm.precision.recompute import exact_function
+from kernelwright.codegen.cuda.gemm.precision.recompute import recompute_function
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import RowBufferedOperation
 from kernelwright.codegen.cuda.gemm.row_buffered.output_parity import InterleavedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.pool import RowBufferedPool
@@ -51,7 +51,7 @@ def operation(numbers: RowBuffered) -> Callable[[RowBuffered, tuple[str, ...]], 
         return RowBufferedPool
     if kernel.reductions:
         return RowBufferedReduceChannels
-    if kernel.totals:
+    if kernel.position_reductions:
         return RowBufferedReducePositions
     if numbers.interleaved > 1:
         return InterleavedStore
@@ -59,7 +59,7 @@ def operation(numbers: RowBuffered) -> Callable[[RowBuffered, tuple[str, ...]], 
 
 
 def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:
-    """The text that finishes work tiles. original: the kernel before taps were joined."""
+    """The text that finishes work tiles. original: the kernel before taps were folded."""
     kernel, own = numbers.kernel, original is not numbers.kernel
     names = ("n", "g", "o", *(f"p{a}" for a in range(len(kernel.axes))))
     done = operation(numbers)(numbers, names)
@@ -67,15 +67,17 @@ def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:
     parameters = [*parameter_texts(kernel, used), ("const float* __restrict__", "left_scales"),
                   ("const float* __restrict__", "right_scales")]
     given = [" ".join(p) for p in parameters]
-    heads = [*given, f"const {name}_channels& channels", *[f"{name}_totals& totals"] * bool(kernel.totals),
+    heads = [*given, f"const {name}_channels& channels",
+             *[f"{name}_partials& partials"] * bool(kernel.position_reductions),
              f"float (&sums)[{numbers.tiling.rows // 2}]", "int image", "int first_line", *done.heads,
              "int first_position", "int first_channel", "int thread"]
-    texts = [exact_function(original if own else kernel, name, own=own), careful_functions(numbers, name, names),
-             done.struct(name), *[struct(kernel, name)] * bool(kernel.totals), *done.functions(name, given),
+    texts = [recompute_function(original if own else kernel, name, own=own), rescaled_functions(numbers, name, names),
+             done.struct(name), *[struct(kernel, name)] * bool(kernel.position_reductions),
+             *done.functions(name, given),
              device_function("Reads what a strip's epilogue takes of a thread's two channels.", "void",
                              f"{name}_prepare", [*given, f"{name}_channels& channels", "int image",
                                                  "int first_channel", "int thread"], done.prepare(name)),
-             device_function("Finishes the sums of an item: its output channels at positions of a line.", "void",
+             device_function("Finishes the sums of an work_tile: its output channels at positions of a line.", "void",
                              f"{name}_finish", heads, done.body(name))]
     end, passed = "", ", ".join(p for _, p in parameters)
     begin = f"""
@@ -87,13 +89,13 @@ def finish(numbers: RowBuffered, name: str, original: Contraction) -> Finish:
 #pragma unroll
       for (int part = 0; part < BLOCKS; ++part)
         {name}_prepare({passed}, channels[part], strip / (PARTS * ACROSS), part * COLUMNS, thread);"""
-    if kernel.totals:
+    if kernel.position_reductions:
         texts.append(ending(numbers, name))
-        begin += f"\n      {name}_totals totals = {{}};"
-        end = f"\n      {name}_end(slab_totals, totals, strip, team / BLOCKS, block * COLUMNS, thread);"
-        parameters.append(("float* __restrict__", "slab_totals"))
+        begin += f"\n      {name}_partials partials = {{}};"
+        end = f"\n      {name}_end(position_partials, partials, strip, warpgroup / BLOCKS, block * COLUMNS, thread);"
+        parameters.append(("float* __restrict__", "position_partials"))
     definitions = "\n".join(texts)
-    if kernel.scheme in ROUNDED_SCHEMES and not kernel.totals and not kernel.exact_functions:
+    if kernel.scheme in ROUNDED_SCHEMES and not kernel.position_reductions and not kernel.exact_functions:
         definitions = of_rounded(definitions)
     vectors = frozenset(done.vectors)
     return Finish(definitions, tuple(parameters), begin, end, vectors, done.kept)

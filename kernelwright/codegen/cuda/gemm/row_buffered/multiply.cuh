@@ -1,5 +1,5 @@
-// The sums of an item: of output channels whose w begins at `weights`, at positions of a line whose first window begins
-// at line number `first` of those brought. Low terms come first: tensor cores cut what they add to the last bits
+// The sums of a work tile: of output channels whose w begins at `weights`, at positions of a line whose first window
+// begins at line number `first` of those brought. Low terms come first: tensor cores cut what they add to the last bits
 // of a sum.
 static __device__ __forceinline__ void @NAME@_multiply(float (&sums)[@POSITIONS@ / 2], unsigned weights, unsigned ring,
                                                        int first) {

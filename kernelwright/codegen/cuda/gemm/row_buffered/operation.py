@@ -43,13 +43,13 @@ def line_of(numbers: RowBuffered) -> str:
 
 
 def compensation(numbers: RowBuffered) -> float:
-    """The factor that adds to sums what tensor cores have cut off them (`stretch_share`, of sums whose low terms come
+    """The factor that adds to sums what tensor cores have cut off them (`interval_share`, of sums whose low terms come
     first); 0 where that is left. Products by zeros, of other stacked lines or phases, cut nothing off."""
     sums = numbers.stacked * numbers.interleaved
     taken = sum(any(entries[i] is not None for _, entries in product.halves)
                 for product in numbers.products for i in range(sums))
     share = _LOSS * (taken / sums + 1) / 2
-    if numbers.terms != 2 or (share < added(UNIT / 2) and not numbers.kernel.totals):
+    if numbers.terms != 2 or (share < added(UNIT / 2) and not numbers.kernel.position_reductions):
         return 0.0
     return factor(share)
 
@@ -123,7 +123,7 @@ class RowBufferedOperation:
         values = [f"  {kind} {value}[{self.halves}];" for value, kind in self.held.items()]
         return "\n".join([
             "// Of a thread's two channels: factors of sums, and whether they may be applied in one step; values.",
-            f"struct {name}_channels {{", "  bool usual;", f"  float scale[{self.halves}];", *values, "};", ""])
+            f"struct {name}_channels {{", "  bool fast;", f"  float scale[{self.halves}];", *values, "};", ""])
 
     def image(self) -> list[str]:
         """Define where a strip is."""
@@ -147,11 +147,11 @@ class RowBufferedOperation:
         """The statements of ``NAME_prepare``."""
         return [
             *self.image(), "const int lane = thread % 32;",
-            f"const float row_scale = {row_scale_text(self.numbers)};", "channels.usual = true;",
+            f"const float row_scale = {row_scale_text(self.numbers)};", "channels.fast = true;",
             "#pragma unroll", f"for (int h = 0; h < {self.halves}; ++h) {{", *indent([
-                f"const int o = {self.inside(channel(self.numbers, 'h'))};",
+                f"const int o = {self.clamped(channel(self.numbers, 'h'))};",
                 f"const float column_scale = {column_scale_text(self.numbers)};",
-                f"channels.usual = channels.usual && {name}_usual(row_scale) && {name}_usual(column_scale);",
+                f"channels.fast = channels.fast && {name}_is_fast(row_scale) && {name}_is_fast(column_scale);",
                 "channels.scale[h] = row_scale * column_scale;", *self.emitter.fixed_lines,
                 *(f"channels.{value}[h] = {value};" for value in self.held)]), "}"]
 
@@ -165,12 +165,13 @@ class RowBufferedOperation:
         return [
             *self.image(), "const int lane = thread % 32;", *self._line(), "const int quad = lane % 4;",
             f"float scales[{self.halves}] = {{{', '.join(f'channels.scale[{h}]' for h in range(self.halves))}}};",
-            "if (!channels.usual) {  // With care, in place: all sums move round.", *indent([
+            "if (!channels.fast) {  // Rescaled, in place: all sums move round.", *indent([
                 f"const float row_scale = {row_scale_text(numbers)};",
                 *every_sum(0, 4 * quads, "j", [], [
                     f"const int o = {channel(self.numbers, '(e / 2)')};",
                     f"const int {last} = {self.position_of_sum};", "float value = next[0];",
-                    f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_careful({points});"], keep=True),
+                    f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_rescaled({points});"],
+                    keep=True),
                 f"{' = '.join(f'scales[{h}]' for h in range(self.halves))} = 1.0f;"]), "}",
             *self.of_sums(quads)]
 
@@ -179,7 +180,7 @@ class RowBufferedOperation:
         return ["const float scale = scales[h];",
                 *(f"const {kind} {value} = channels.{value}[h];" for value, kind in self.held.items())]
 
-    def inside(self, channel: str) -> str:
+    def clamped(self, channel: str) -> str:
         """A channel that there is."""
         return f"min({channel}, {self.kernel.out_channels - 1})" if self.ragged else channel
 

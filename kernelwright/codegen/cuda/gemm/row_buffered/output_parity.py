@@ -44,14 +44,14 @@ class InterleavedStore(RowBufferedOperation):
         scaled = [f"sums[{plus('4 * j', i)}] * scale" for i in (0, 2, 1, 3)]
         sums = ", ".join(f"fmaf({s}, {more:.3e}f, {s})" if more else s for s in scaled)
         place = "first_position + 8 * j + quad * 2"
-        inside = f"8 * j + 8 <= {numbers.least_positions}"
-        there = [*[f"{channel(numbers, '0')} < {self.kernel.out_channels}"] * self.ragged,
-                 *["is_line"] * self.ragged_lines, f"({inside} || {place} < {numbers.pooled})"]
-        return ["constexpr int h = 0;", f"const int o = {self.inside(channel(numbers, '0'))};", *self.of_channel(),
+        all_in_bounds = f"8 * j + 8 <= {numbers.least_positions}"
+        in_bounds = [*[f"{channel(numbers, '0')} < {self.kernel.out_channels}"] * self.ragged,
+                 *["is_line"] * self.ragged_lines, f"({all_in_bounds} || {place} < {numbers.pooled})"]
+        return ["constexpr int h = 0;", f"const int o = {self.clamped(channel(numbers, '0'))};", *self.of_channel(),
                 "#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
-                    f"const int {last} = 2 * ({inside} ? {place} : min({place}, {numbers.pooled - PAIR}));",
+                    f"const int {last} = 2 * ({all_in_bounds} ? {place} : min({place}, {numbers.pooled - PAIR}));",
                     f"const float sum[4] = {{{sums}}};", *(f"float four{k}[4];" for k in range(len(self.stores))),
-                    *straight(self.emitter), f"if ({' && '.join(there)}) {{", *indent([
+                    *straight(self.emitter), f"if ({' && '.join(in_bounds)}) {{", *indent([
                         line for number, store in enumerate(self.stores) for line in self._stored(number, store)]),
                     "}"]), "}"]
 

@@ -70,7 +70,7 @@ class RowBufferedPool(RowBufferedOperation):
             takes.append(f"{own} = {f'{first} ? pool{k} : {taken}' if kernel.pool_lines > 1 else f'pool{k}'};")
         starts = [f"float pool{k} = {STARTS[pool.kind]};" for k, pool in enumerate(kernel.pools)]
         lines = ["#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-            f"const int o = {self.inside(channel(self.numbers, 'h'))};", *self.of_channel(), "#pragma unroll",
+            f"const int o = {self.clamped(channel(self.numbers, 'h'))};", *self.of_channel(), "#pragma unroll",
             f"for (int j = 0; j < {quads}; ++j) {{", *indent([
                 *starts, *self.pair(), *straight(self.emitter), *takes]), "}"]), "}"]
         if kernel.pool_lines > 1:

@@ -32,16 +32,16 @@ from functools import cached_property
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
-from kernelwright.codegen.cuda.gemm.row_buffered.items import WorkTile
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR, shares_sectors, suits
+from kernelwright.codegen.cuda.gemm.row_buffered.work_tile import WorkTile
 from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Rows of x that a producer's warp brings together.
-ITEM_ROWS = 32
-#: Pieces of a line that a producer's warp has registers for, beside up to two consumer warpgroups and beside more.
-_MOST_PIECES, _MOST_OF_FEW = 10, 16
+LOAD_CHUNK_ROWS = 32
+#: Load chunks of a line that a producer's warp has registers for, beside up to two consumer warpgroups and beside more.
+_MOST_LOAD_CHUNKS, _MOST_OF_FEW = 10, 16
 #: Consumer warpgroups of a block at most, of 128 threads each, beside its producers.
-_MOST_TEAMS = 7
+_MOST_WARPGROUPS = 7
 #: Products of a work tile at most: they are all written out.
 _MOST_PRODUCTS = 256
 #: Multiprocessors that strips are to keep busy, and strips of one at most, where there are fewer planes.
@@ -55,26 +55,26 @@ class RowBuffered(WorkTile):
     """Numbers of a contraction under a tiling whose core is "row_buffered". Raises ValueError where it has no room.
 
     ``rows`` of the tiling are positions of a work tile, ``columns`` its output channels, ``stages`` lines in the ring,
-    ``teams`` those that multiply.
+    ``consumer warpgroups`` those that multiply.
     """
 
     def __post_init__(self) -> None:
         Geometry.__post_init__(self)
         tiling = self.tiling
         if not suits(self.kernel) or tiling.columns not in self.possible_channels(self.kernel) \
-                or not 0 < tiling.pingpong <= _MOST_TEAMS or tiling.pingpong % self.channel_blocks \
+                or not 0 < tiling.pingpong <= _MOST_WARPGROUPS or tiling.pingpong % self.channel_blocks \
                 or tiling.depth != self.needed_depth or not tiling.converts_left or tiling.promote:
             raise ValueError(f"no strips of {tiling}")
         if not self.window_lines < tiling.stages <= 32 or len(self.products) * self.passes > _MOST_PRODUCTS:
             raise ValueError(f"no strips with a window of so many lines or products: {tiling}")
         if self.brought > self._most_brought:
             raise ValueError(f"no strips with so much in a line of x: {tiling}")
-        if self.line_items > tiling.pingpong and tiling.stages < self.line_span:
+        if self.line_work_tiles > tiling.pingpong and tiling.stages < self.line_span:
             # A consumer warpgroup that ends a work tile's windows comes back to their first lines, which others cannot
             # replace before.
-            raise ValueError(f"no strips whose ring has less than windows, of which a team has several: {tiling}")
+            raise ValueError(f"no strips whose ring has less than windows, of which a warpgroup has several: {tiling}")
         if not tells_lines_apart(self):
-            raise ValueError(f"no strips of which a team skips more lines than the ring has: {tiling}")
+            raise ValueError(f"no strips of which a warpgroup skips more lines than the ring has: {tiling}")
         if tiling.sector_aligned and not (shares_sectors(self.kernel) and self._follow):
             raise ValueError(f"no strips whose lines share sectors of memory: {tiling}")
         if self.strips >= 2**31 - 2**20:
@@ -94,7 +94,7 @@ class RowBuffered(WorkTile):
 
     @property
     def _most_brought(self) -> int:
-        return 4 * (_MOST_OF_FEW if self.tiling.pingpong <= 2 else _MOST_PIECES)
+        return 4 * (_MOST_OF_FEW if self.tiling.pingpong <= 2 else _MOST_LOAD_CHUNKS)
 
     @property
     def least_positions(self) -> int:
@@ -102,7 +102,7 @@ class RowBuffered(WorkTile):
         return self.pooled - (self.segments - 1) * self.tiling.rows
 
     @property
-    def line_items(self) -> int:
+    def line_work_tiles(self) -> int:
         """Work tiles of a line of a strip."""
         return self.segments // self.across * self.channel_blocks
 
@@ -142,7 +142,7 @@ class RowBuffered(WorkTile):
     def finished(self) -> int:
         """Barriers of finished units, the lines of work tiles: more than can be finished before every producer has seen
         the first."""
-        return 2 * self.tiling.stages * self.line_items * self.kernel.pool_lines
+        return 2 * self.tiling.stages * self.line_work_tiles * self.kernel.pool_lines
 
     @property
     def shared_bytes(self) -> int:
@@ -151,10 +151,10 @@ class RowBuffered(WorkTile):
         return self._bytes(self.across)
 
     def _bytes(self, across: int) -> int:
-        stages, items = self.tiling.stages, self.segments // across * self.channel_blocks
+        stages, work_tiles = self.tiling.stages, self.segments // across * self.channel_blocks
         rows = self.positions.in_stride * self._rows(across)
         slot = self.terms * len(self.planes) * self.chunks * rows * ROW_BYTES
-        barriers = stages * (1 + 2 * items * self.kernel.pool_lines) + self.tiling.pingpong
+        barriers = stages * (1 + 2 * work_tiles * self.kernel.pool_lines) + self.tiling.pingpong
         return self.weight_bytes + stages * slot + 8 * barriers + 4 * 4 * stages + self.results_bytes + self.ends_bytes
 
     @cached_property
@@ -180,35 +180,35 @@ class RowBuffered(WorkTile):
         return self.outer_positions * self.across * self.parts * each
 
     @property
-    def cells(self) -> int:
-        """Places of partial results of totals: see `Geometry.places`."""
+    def partial_slots(self) -> int:
+        """Places of partial results of reductions over positions: see `Geometry.places`."""
         return self.kernel.batch * self.partial_results
 
     @property
-    def row_items(self) -> int:
+    def row_load_chunks(self) -> int:
         """Runs of rows of a line that a warp brings: of whole lines those where x is."""
-        return self._row_items(self.across)
+        return self._row_load_chunks(self.across)
 
-    def _row_items(self, across: int) -> int:
+    def _row_load_chunks(self, across: int) -> int:
         stride = self.positions.in_stride
         rows = stride * (self.tiling.rows - 1) + 1 + self.reach if across > 1 else \
             min(self.positions.in_size, stride * self._rows(across) - self.lead)
-        return -(-rows // ITEM_ROWS)
+        return -(-rows // LOAD_CHUNK_ROWS)
 
     @property
     def brought(self) -> int:
-        """Pieces of 32 rows and 8 channels of a line of x, of all planes, which the warps of producers share."""
+        """Load chunks of 32 rows and 8 channels of a line of x, of all planes, which the warps of producers share."""
         return self._brought(self.across)
 
     def _brought(self, across: int) -> int:
-        return len(self.planes) * self.brought_chunks * self._row_items(across)
+        return len(self.planes) * self.brought_chunks * self._row_load_chunks(across)
 
 
 def parts_of(numbers: RowBuffered) -> int:
     """Strips of a plane: as many as keep multiprocessors equally busy, each with a work tile for every consumer
     warpgroup."""
     images, lines, step = numbers.images * numbers.across, numbers.lines, numbers.line_stride
-    least = -(-numbers.tiling.pingpong // numbers.line_items)
+    least = -(-numbers.tiling.pingpong // numbers.line_work_tiles)
 
     def cost(parts: int) -> float:
         each = -(-lines // parts)
@@ -225,15 +225,15 @@ def tells_lines_apart(numbers: RowBuffered) -> bool:
     """Whether a consumer warpgroup that waits for a line knows that the one before it in its slot has been there, as a
     barrier has two phases: it has seen one that was brought later, or nothing has been brought twice yet."""
     last, stride = numbers.lines - (numbers.parts - 1) * numbers.strip_lines, numbers.line_stride
-    stages, teams, phases = numbers.tiling.stages, numbers.tiling.pingpong, numbers.kernel.pool_lines
-    seen = numbers.window_lines - 1 + stride // phases * (phases - 1)
+    stages, warpgroups, lines_each = numbers.tiling.stages, numbers.tiling.pingpong, numbers.kernel.pool_lines
+    seen = numbers.window_lines - 1 + stride // lines_each * (lines_each - 1)
     for counts in ((numbers.strip_lines,), (last,), (numbers.strip_lines, last)):
         begins, line = [], 0
-        for strip in range(2 * teams + 2):
-            count = min(counts[strip % len(counts)], 2 * teams)
-            begins += [line + i * stride for i in range(count) for _ in range(numbers.line_items)]
+        for strip in range(2 * warpgroups + 2):
+            count = min(counts[strip % len(counts)], 2 * warpgroups)
+            begins += [line + i * stride for i in range(count) for _ in range(numbers.line_work_tiles)]
             line += (count - 1) * stride + numbers.line_span
-        if begins[:teams][-1] >= stages \
-                or any(b - a > stages + seen for a, b in zip(begins, begins[teams:], strict=False)):
+        if begins[:warpgroups][-1] >= stages \
+                or any(b - a > stages + seen for a, b in zip(begins, begins[warpgroups:], strict=False)):
             return False
     return True

@@ -1,15 +1,15 @@
   if (warp < 4) {  // The producers: they bring line after line, and have several on their way.
-    constexpr int PIECES = @PIECES@, AHEAD = @AHEAD@;  // of a warp: pieces of a line; lines on their way
-    int* const last = reinterpret_cast<int*>(shared + (turns - weights) + 8 * TEAMS) + warp * SLOTS;
+    constexpr int LOAD_CHUNKS = @LOAD_CHUNKS@, AHEAD = @AHEAD@;  // of a warp: load chunks of a line; lines on their way
+    int* const last = reinterpret_cast<int*>(shared + (order - weights) + 8 * WARPGROUPS) + warp * SLOTS;
     if (lane < SLOTS) last[lane] = 0;  // units before the first one that need not be finished for a slot to be free
     __syncwarp();
-    float x[AHEAD][PIECES][8];
+    float x[AHEAD][LOAD_CHUNKS][8];
     int asked_strip = blockIdx.x, asked_line = 0;
-    const auto ask = [&](float (&to)[PIECES][8]) {
+    const auto ask = [&](float (&to)[LOAD_CHUNKS][8]) {
       if (asked_strip >= STRIPS) return;
       const int begin = asked_strip % PARTS * EACH, count = min(EACH, LINES - begin);
 #pragma unroll
-      for (int i = 0; i < PIECES; ++i)
+      for (int i = 0; i < LOAD_CHUNKS; ++i)
         @NAME@_take(@TAKEN@to[i], asked_strip / (PARTS * ACROSS), begin * STRIDE + asked_line + @FIRST@,
                      @FIRST_POSITION@, 4 * i + warp, lane);
       if (++asked_line == (count - 1) * STRIDE + SPAN) asked_line = 0, asked_strip += gridDim.x;@PREFETCH@
@@ -27,19 +27,19 @@
           kw_barrier_wait(finished + 8 * (seen % FINISHED), seen / FINISHED & 1);
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i)
+        for (int i = 0; i < LOAD_CHUNKS; ++i)
           @NAME@_put(@MARKED@x[j % AHEAD][i], operands + W_ROWS + slot * (TERMS * TERM_ROWS), 4 * i + warp, lane);
         kw_shared_written();
         __syncwarp();
         if (lane == 0) {
           kw_barrier_arrive(full + 8 * slot);
-          last[slot] = units + (min(line / (STRIDE / PHASES), count * PHASES - 1) + 1) * ITEMS;
+          last[slot] = units + (min(line / (STRIDE / POOL_LINES), count * POOL_LINES - 1) + 1) * WORK_TILES;
         }
         __syncwarp();
         ask(x[j % AHEAD]);
         if (++slot == SLOTS) slot = 0;
         if (++line == (count - 1) * STRIDE + SPAN) {
-          line = 0, units += count * PHASES * ITEMS, strip += gridDim.x;@NEXT_SCALE@
+          line = 0, units += count * POOL_LINES * WORK_TILES, strip += gridDim.x;@NEXT_SCALE@
         }
       }
     }

@@ -82,7 +82,7 @@ class RowBufferedReduceChannels(RowBufferedOperation):
         for number, reduction in enumerate(self.kernel.reductions):
             both.append(f"float value{number}[2][2];")
             takes += self._taken(number, reduction.kind)
-        own = [f"const int o = {self.inside(channel(self.numbers, 'h'))};", *self.of_channel(), *self.pair(),
+        own = [f"const int o = {self.clamped(channel(self.numbers, 'h'))};", *self.of_channel(), *self.pair(),
                *straight(self.emitter)]
         lines = ["#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
             *both, "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent(own), "}",
@@ -107,17 +107,17 @@ class RowBufferedReduceChannels(RowBufferedOperation):
     def _taken(self, number: int, kind: str) -> list[str]:
         """Take both channels' values of position ``v`` of block ``j``."""
         at, value, place = "2 * j + v", f"value{number}", self.place(number)
-        there = [f"{channel(self.numbers, str(h))} < {self.kernel.out_channels}" for h in range(2)] \
+        in_bounds = [f"{channel(self.numbers, str(h))} < {self.kernel.out_channels}" for h in range(2)] \
             if self.ragged else []
         start = "-INFINITY" if kind == "logsumexp" else STARTS[kind]
-        lines = [f"if (!({condition})) {value}[{h}][v] = {start};" for h, condition in enumerate(there)]
+        lines = [f"if (!({condition})) {value}[{h}][v] = {start};" for h, condition in enumerate(in_bounds)]
         if kind != "logsumexp":
             own = TAKES[kind].format(f"{value}[0][v]", f"{value}[1][v]")
             kept = f"kept[{place}][{at}]"
             more = TAKES[kind].format(kept, f"own{number}")
             return [*lines, f"const float own{number} = {own};",
                     f"{kept} = {f'part == 0 ? own{number} : {more}' if self.numbers.folded > 1 else f'own{number}'};"]
-        counts = [f"float({condition})" for condition in there] or ["1.0f", "1.0f"]
+        counts = [f"float({condition})" for condition in in_bounds] or ["1.0f", "1.0f"]
         kept = f"kept[{place}][{at}], kept[{place + 1}][{at}]"
         own = f"top{number}, scaled{number}"
         return [*lines, f"float top{number} = {value}[0][v], scaled{number} = {counts[0]};",
@@ -133,10 +133,11 @@ class RowBufferedReduceChannels(RowBufferedOperation):
                 "Puts two log-sum-exps together: the sum of exponentials is exp(top) * scaled.", "void",
                 f"{name}_merge", ["float& top", "float& scaled", "float other_top", "float other_scaled"],
                 _MERGE.strip("\n").replace("\n  ", "\n").strip().split("\n")))
-        heads = [*parameters, self.heads[0], "float* results", "unsigned team", "int image", "int first_line",
+        heads = [*parameters, self.heads[0], "float* results", "unsigned warpgroup", "int image", "int first_line",
                  "int first_position", "int thread"]
         texts.append(device_function(
-            "Puts together what the threads of a team have of all channels, and stores what becomes of it.", "void",
+            "Puts together what the threads of a warpgroup have of all channels, and stores what becomes of it.",
+            "void",
             f"{name}_reduce", heads, [fill(line, {"NAME": name}, spare=("NAME",)) for line in self._reduce()]))
         return texts
 
@@ -157,7 +158,7 @@ class RowBufferedReduceChannels(RowBufferedOperation):
                       "const int place = 8 * (first_block + i) + quad * 2;",
                       *(f"*reinterpret_cast<float2*>(results + {warps[k]} * {8 * blocks} + place) = "
                         f"make_float2(kept[{k}][2 * i], kept[{k}][2 * i + 1]);" for k in range(numbers.kept_values))]),
-                  "}", "kw_part_sync(1 + team, 128);"]
+                  "}", "kw_part_sync(1 + warpgroup, 128);"]
         return [*lines, *self._store_all()]
 
     def _together(self, own: Sequence[str], given: Sequence[str]) -> list[str]:
@@ -191,12 +192,12 @@ class RowBufferedReduceChannels(RowBufferedOperation):
             reads.append(f"const float result{number} = {value};")
         which = f"e / {rows}" if numbers.stacked > 1 else "0"
         own_line = f"first_line + {which}" if numbers.stacked > 1 else "first_line"
-        beyond = [f"e >= {outputs}"] * (outputs % 128 > 0) + [f"{line} >= {kernel.domain[-2]}"] * self.ragged_lines \
+        outside = [f"e >= {outputs}"] * (outputs % 128 > 0) + [f"{line} >= {kernel.domain[-2]}"] * self.ragged_lines \
             + [f"{last} >= {numbers.positions.out_size}"]
         of_line = times(f"({which}) * {warps}", 8 * self.blocks) if numbers.stacked > 1 else 0
         return [*self.image(), "constexpr int o = 0;  // nothing depends on it", "#pragma unroll",
                 f"for (int e = thread; e < {-(-outputs // 128) * 128}; e += 128) {{", *indent([
                     f"const int {line} = {own_line}, {last} = first_position + e % {rows};",
-                    f"if ({' || '.join(beyond)}) continue;",
+                    f"if ({' || '.join(outside)}) continue;",
                     f"const float* const from = {plus('results', of_line, f'e % {rows}')};",
                     *reads, *self.results.fixed_lines, *straight(self.results)]), "}"]

@@ -7,7 +7,7 @@ together by their means (Chan, Golub and LeVeque, 1979).
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.epilogue.finalize import emitter_of_totals, kernel_of_totals
+from kernelwright.codegen.cuda.gemm.epilogue.finalize import finalize_emitter, finalize_kernel
 from kernelwright.codegen.cuda.gemm.points import (
     STARTS,
     TAKES,
@@ -31,19 +31,19 @@ _NEAR = 2
 
 
 class RowBufferedReducePositions(RowBufferedStore):
-    """The statements of ``NAME_finish`` that also take totals of positions."""
+    """The statements of ``NAME_finish`` that also take reductions over positions of positions."""
 
     def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)
-        for number, total in enumerate(self.kernel.totals):
+        for number, total in enumerate(self.kernel.position_reductions):
             text, lines = as_float(self.emitter, total.expression), self.emitter.lane_lines
             if total.kind == "moments":
-                lines += [f"const float off{number} = there ? {text} - about{number} : 0.0f;",
+                lines += [f"const float off{number} = in_bounds ? {text} - about{number} : 0.0f;",
                           f"sum{number} += off{number}, squares{number} += off{number} * off{number};"]
             elif total.kind == "sum":
-                lines.append(f"sum{number} += there ? {text} : 0.0f;")
+                lines.append(f"sum{number} += in_bounds ? {text} : 0.0f;")
             else:
-                lines.append(f"if (there) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
+                lines.append(f"if (in_bounds) sum{number} = {TAKES[total.kind].format(f'sum{number}', text)};")
 
     def starts(self, each: list[str]) -> list[str]:
         """Define what a line's values of a channel are taken to, ``each`` of which begins so."""
@@ -51,52 +51,52 @@ class RowBufferedReducePositions(RowBufferedStore):
 
     def _abouts(self, each: list[str]) -> list[str]:
         """Define the numbers that moments begin from, of a thread that has none yet."""
-        moments = [k for k, total in enumerate(self.kernel.totals) if total.kind == "moments"]
+        moments = [k for k, total in enumerate(self.kernel.position_reductions) if total.kind == "moments"]
         if not moments:
             return []
         near = emitter_of(self.kernel, self.kernel.domain, self.names,
-                          [self.kernel.totals[k].expression for k in moments],
+                          [self.kernel.position_reductions[k].expression for k in moments],
                           walked=(len(self.names) - 1,), lane_axis=len(self.names) - 1, lanes=PAIR)
         near.reduced[0, 0] = "sum[v]"
         for k in moments:
-            text = as_float(near, self.kernel.totals[k].expression)
-            near.lane_lines.append(f"if (there) near{k} += {text};")
+            text = as_float(near, self.kernel.position_reductions[k].expression)
+            near.lane_lines.append(f"if (in_bounds) near{k} += {text};")
         return [*(f"float near{k} = 0.0f;" for k in moments),
-                "if (totals.count[h] == 0) {", *indent([
+                "if (partials.count[h] == 0) {", *indent([
                     "int count = 0;", *near.fixed_lines, "#pragma unroll",
                     f"for (int j = 0; j < {min(_NEAR, self.numbers.tiling.rows // 8)}; ++j) {{", *indent([
-                        *each, "count += 2 * there;", *straight(near)]), "}",
-                    *(f"totals.about{k}[h] = count ? near{k} / count : 0.0f;" for k in moments)]), "}",
-                *(f"const float about{k} = totals.about{k}[h];" for k in moments)]
+                        *each, "count += 2 * in_bounds;", *straight(near)]), "}",
+                    *(f"partials.about{k}[h] = count ? near{k} / count : 0.0f;" for k in moments)]), "}",
+                *(f"const float about{k} = partials.about{k}[h];" for k in moments)]
 
     def _taken_to(self) -> list[str]:
         """Define what a line's values are taken to, and of moments what is left of them."""
         return [f"float sum{k} = {STARTS.get(t.kind, '0.0f')}{f', squares{k} = 0.0f' * (t.kind == 'moments')};"
-                for k, t in enumerate(self.kernel.totals)]
+                for k, t in enumerate(self.kernel.position_reductions)]
 
     def ends(self) -> list[str]:
         """Take what a line gave."""
         size, lines = self.numbers.pooled, []
-        for k, total in enumerate(self.kernel.totals):
+        for k, total in enumerate(self.kernel.position_reductions):
             if total.kind in ("max", "min"):
-                taken = TAKES[total.kind].format(f"totals.total{k}[h]", f"sum{k}")
-                lines.append(f"totals.total{k}[h] = totals.count[h] ? {taken} : sum{k};")
+                taken = TAKES[total.kind].format(f"partials.total{k}[h]", f"sum{k}")
+                lines.append(f"partials.total{k}[h] = partials.count[h] ? {taken} : sum{k};")
             else:
-                lines.append(f"totals.total{k}[h] += sum{k};")
-                lines += [f"totals.squares{k}[h] += squares{k};"] * (total.kind == "moments")
+                lines.append(f"partials.total{k}[h] += sum{k};")
+                lines += [f"partials.squares{k}[h] += squares{k};"] * (total.kind == "moments")
         here = f"min({size} - first_position, {self.numbers.tiling.rows})"
         here = f"is_line ? {here} : 0" if self.ragged_lines else here
         rest = f"min({PAIR}, max(0, here % {SECTOR} - quad * 2))"
-        return [*lines, f"const int here = {here};", f"totals.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
+        return [*lines, f"const int here = {here};", f"partials.count[h] += here / {SECTOR} * {PAIR} + {rest};"]
 
 
-def totals(numbers: RowBuffered, name: str) -> tuple[str, str]:
-    """``NAME_totals`` and its launch, behind all others; it reads ``slab_totals`` of the workspace.
+def finalize(numbers: RowBuffered, name: str) -> tuple[str, str]:
+    """``NAME_totals`` and its launch, behind all others; it reads ``position_partials`` of the workspace.
 
     Raises ValueError for stores that differ from position to position.
     """
     kernel, channels = numbers.kernel, numbers.kernel.out_channels
-    emitter = emitter_of_totals(kernel, name)
+    emitter = finalize_emitter(kernel, name)
     starts, takes, results = [], [], []
     for number, (at, total) in enumerate(components(kernel), 1):
         own = [f"from[{(at + i) * channels}LL]" for i in range(COMPONENTS[total.kind])]
@@ -117,28 +117,28 @@ def totals(numbers: RowBuffered, name: str) -> tuple[str, str]:
             taken = TAKES[total.kind].format(f"total{number}", f"double({own[0]})")
             takes.append(f"total{number} = {taken};")
             results.append(f"const float r{number} = float(total{number});")
-    parameters = [("const float* __restrict__", "slab_totals"), *parameter_texts(kernel, emitter.used)]
+    parameters = [("const float* __restrict__", "position_partials"), *parameter_texts(kernel, emitter.used)]
     every = kernel.batch * channels
     body = [f"const long long number = blockIdx.x * {_THREADS}LL + threadIdx.x;", f"if (number >= {every}LL) return;",
             f"const int n = number / {channels}, o = number % {channels};", "constexpr int g = 0;", *starts,
             "#pragma unroll 4", f"for (int i = 0; i < {numbers.partial_results}; ++i) {{", *indent([
-                f"const float* const from = slab_totals + (n * {numbers.partial_results}LL + i) * "
+                f"const float* const from = position_partials + (n * {numbers.partial_results}LL + i) * "
                 f"{numbers.components * channels} + o;", *takes]), "}",
             *results, *emitter.fixed_lines, *straight(emitter)]
-    return kernel_of_totals(name, "Reductions over all positions of each (n, o), from those of strips.",
+    return finalize_kernel(name, "Reductions over all positions of each (n, o), from those of strips.",
                             -(-every // _THREADS), _THREADS, parameters, body)
 
 
 def struct(kernel: Contraction, name: str) -> str:
-    """What a thread has of totals, of its two channels."""
+    """What a thread has of reductions over positions, of its two channels."""
     members = ["int count[2];  // of positions"]
-    for k, total in enumerate(kernel.totals):
+    for k, total in enumerate(kernel.position_reductions):
         if total.kind == "moments":
             members += [f"float about{k}[2];", f"double total{k}[2], squares{k}[2];"]
         else:
             members.append(f"{'double' if total.kind == 'sum' else 'float'} total{k}[2];")
-    return "\n".join(["// Of a thread's two channels: totals over its positions of a strip, moments about a number.",
-                      f"struct {name}_totals {{", *(f"  {m}" for m in members), "};", ""])
+    return "\n".join(["// Of a thread's two channels: reductions over a strip's positions, moments about a number.",
+                      f"struct {name}_partials {{", *(f"  {m}" for m in members), "};", ""])
 
 
 def ending(numbers: RowBuffered, name: str) -> str:
@@ -146,11 +146,11 @@ def ending(numbers: RowBuffered, name: str) -> str:
     kernel = numbers.kernel
     lines = []
     meet: list[str] = []
-    for k, total in enumerate(kernel.totals):
-        own = f"totals.total{k}[h]"
+    for k, total in enumerate(kernel.position_reductions):
+        own = f"partials.total{k}[h]"
         if total.kind == "moments":
-            lines += [f"double mean{k} = totals.about{k}[h] + (count ? {own} / count : 0.0);",
-                      f"double apart{k} = count ? totals.squares{k}[h] - {own} * ({own} / count) : 0.0;"]
+            lines += [f"double mean{k} = partials.about{k}[h] + (count ? {own} / count : 0.0);",
+                      f"double apart{k} = count ? partials.squares{k}[h] - {own} * ({own} / count) : 0.0;"]
             meet += [f"const double mean_of{k} = __shfl_xor_sync(0xffffffffu, mean{k}, lanes);",
                      f"const double off{k} = mean_of{k} - mean{k};",
                      f"apart{k} += __shfl_xor_sync(0xffffffffu, apart{k}, lanes) + "
@@ -168,18 +168,19 @@ def ending(numbers: RowBuffered, name: str) -> str:
         values = ["__int_as_float(count)", f"float(mean{k})", f"float(apart{k})"] if total.kind == "moments" else \
             [f"float(total{k})"]
         writes += [f"to[{i * kernel.out_channels}LL] = {value};" for i, value in enumerate(values, at)]
-    cells = f"strip * {numbers.tiling.pingpong // numbers.channel_blocks}LL + team"
-    cells = f"(({cells}) * {numbers.stacked} + {line_of(numbers)})" if numbers.stacked > 1 else f"({cells})"
+    slot = f"strip * {numbers.tiling.pingpong // numbers.channel_blocks}LL + warpgroup"
+    slot = f"(({slot}) * {numbers.stacked} + {line_of(numbers)})" if numbers.stacked > 1 else f"({slot})"
     body = ["const int lane = thread % 32;", "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-        f"const int o = {channel(numbers, 'h')};", "int count = totals.count[h];",
+        f"const int o = {channel(numbers, 'h')};", "int count = partials.count[h];",
         *lines, "#pragma unroll", "for (int lanes = 1; lanes < 4; lanes *= 2) {", *indent([
             "const int other = __shfl_xor_sync(0xffffffffu, count, lanes);",
             "const double share = count + other ? double(other) / (count + other) : 0.0;", *meet, "count += other;"]),
         "}", f"if (lane % 4 == 0 && o < {kernel.out_channels}) {{",
-        f"  float* const to = slab_totals + {cells} * {numbers.components * kernel.out_channels}LL + o;",
+        f"  float* const to = position_partials + {slot} * {numbers.components * kernel.out_channels}LL + o;",
         *indent(writes), "}"]), "}"]
-    if not any(t.kind == "moments" for t in kernel.totals):
+    if not any(t.kind == "moments" for t in kernel.position_reductions):
         body = [line for line in body if "const double share" not in line]
-    return device_function("Writes totals of a strip.", "void", f"{name}_end",
-                           ["float* __restrict__ slab_totals", f"const {name}_totals& totals", "int strip", "int team",
+    return device_function("Writes the partial results of a strip.", "void", f"{name}_end",
+                           ["float* __restrict__ position_partials", f"const {name}_partials& partials", "int strip",
+                            "int warpgroup",
                             "int first_channel", "int thread"], body)

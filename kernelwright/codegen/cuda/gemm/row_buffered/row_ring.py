@@ -23,7 +23,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     pointers_of,
     value_call,
 )
-from kernelwright.codegen.cuda.gemm.row_buffered.problem import ITEM_ROWS, RowBuffered
+from kernelwright.codegen.cuda.gemm.row_buffered.problem import LOAD_CHUNK_ROWS, RowBuffered
 from kernelwright.codegen.terms import grouped, modulo, over, plus, times
 from kernelwright.plan.expressions import Load, loaded
 
@@ -32,10 +32,10 @@ _PREFETCH = """
       if (asked_strip < STRIPS) {
         const int next = asked_strip % PARTS * EACH * STRIDE + asked_line;
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i)
+        for (int i = 0; i < LOAD_CHUNKS; ++i)
           @NAME@_prefetch(@TAKEN@asked_strip / (PARTS * ACROSS), next + @FIRST@, @FIRST_POSITION@, 4 * i + warp, lane);
       }"""
-#: Pieces that a warp has on their way at most, 8 registers each; lines that are written out one after the other.
+#: Load chunks that a warp has on their way at most, 8 registers each; lines that are written out one after the other.
 _AHEAD, _LINES_AT_ONCE = 8, 4
 
 
@@ -46,11 +46,11 @@ def inputs(numbers: RowBuffered) -> list[tuple[str, str]]:
 
 def ahead(numbers: RowBuffered) -> int:
     """Lines that a warp has on their way."""
-    return max(1, _AHEAD // 2 // pieces(numbers))
+    return max(1, _AHEAD // 2 // load_chunks(numbers))
 
 
-def pieces(numbers: RowBuffered) -> int:
-    """Pieces of a line that a warp brings."""
+def load_chunks(numbers: RowBuffered) -> int:
+    """Load chunks of a line that a warp brings."""
     return -(-numbers.brought // 4)
 
 
@@ -67,31 +67,32 @@ def values(numbers: RowBuffered, name: str) -> dict[str, object]:
     stride = numbers.positions.in_stride
     find = f"{name}_scale_of({'left_scales, ' * numbers.scaled}strip)"
     return {
-        "PIECES": pieces(numbers), "AHEAD": ahead(numbers),
+        "LOAD_CHUNKS": load_chunks(numbers), "AHEAD": ahead(numbers),
         "LINES_AT_ONCE": max(ahead(numbers), _LINES_AT_ONCE),
         "PREFETCH": _PREFETCH * prefetches(numbers),
         "TAKEN": "".join(f"{argument}, " for _, argument in inputs(numbers)), "FIRST": numbers.first_offset,
         "FIRST_POSITION": "0" if numbers.across == 1 else
         f"asked_strip / PARTS % ACROSS * {f'({stride} * POSITIONS)' if stride > 1 else 'POSITIONS'} - "
         f"{numbers.lead}",
-        "MARKED": ("marks, again, strip, " if guessed(numbers, "left") else "") + "scale, ",
+        "MARKED": ("marks, second_run, strip, " if guessed(numbers, "left") else "") + "scale, ",
         "SCALE_OF_STRIP": f"\n    float scale = strip < STRIPS ? {find} : 0.0f;",
         "NEXT_SCALE": f"\n          if (strip < STRIPS) scale = {find};"}
 
 
 def definitions(numbers: RowBuffered, name: str) -> str:
-    """``NAME_take`` asks for a piece of a line, ``NAME_put`` rounds and writes it, ``NAME_scale_of`` has a strip's
+    """``NAME_take`` asks for a load chunk of a line, ``NAME_put`` rounds and writes it, ``NAME_scale_of`` has a strip's
     scale."""
     kernel, operand = numbers.kernel, operands(numbers.kernel)[0]
     guess, entry = guessed(numbers, "left"), entry_type(kernel)
-    row, rest = times(modulo("piece", numbers.row_items), ITEM_ROWS), over("piece", numbers.row_items)
+    row, rest = times(modulo("load_chunk", numbers.row_load_chunks), LOAD_CHUNK_ROWS), over("load_chunk",
+                                                                                            numbers.row_load_chunks)
     chunks, planes = numbers.brought_chunks, len(numbers.planes)
     chunk = "0" if chunks == 1 else modulo(rest, chunks) if planes > 1 else rest
     plane = "0" if planes == 1 else over(rest, chunks)
     axes = len(kernel.axes)
     line, position = f"q{axes - 2}", f"q{axes - 1}"
-    none = [f"if (piece >= {numbers.brought}) return;"] * (numbers.brought % 4 > 0)
-    inside = [f"unsigned({line}) < {numbers.line_axis.in_size}u",
+    none = [f"if (load_chunk >= {numbers.brought}) return;"] * (numbers.brought % 4 > 0)
+    in_bounds = [f"unsigned({line}) < {numbers.line_axis.in_size}u",
               f"unsigned({position}) < {numbers.positions.in_size}u"]
     places, image = [], "image"
     for a, axis in reversed(list(enumerate(numbers.outer))):
@@ -99,14 +100,14 @@ def definitions(numbers: RowBuffered, name: str) -> str:
         table = f"constexpr int OFFSET{a}[] = {{{', '.join(map(str, offsets))}}};"
         step = f" * {axis.in_stride}" if axis.in_stride > 1 else ""
         places += [table, f"const int q{a} = {image} % {axis.out_size}{step} + OFFSET{a}[{plane}];"]
-        inside.append(f"unsigned(q{a}) < {axis.in_size}u")
+        in_bounds.append(f"unsigned(q{a}) < {axis.in_size}u")
         image = f"{image} / {axis.out_size}"
     bound = "c" if kernel.in_channels % CHUNK == 0 else "c + e"
     bounded = f" && {bound} < {kernel.in_channels}" * (kernel.in_channels < chunks * CHUNK)
     begin = [*none, *places, f"const {entry} n = {image};", "constexpr int g = 0;"]
     take = [*begin, f"const int {position} = {plus('first_position', row, 'lane')}, c = {times(chunk, CHUNK)};",
-            f"const bool inside = {' && '.join(inside)};", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
-            f"  x[e] = inside{bounded} ? {value_call(operand, name, c='c + e')} : 0.0f;"]
+            f"const bool in_bounds = {' && '.join(in_bounds)};", "#pragma unroll", f"for (int e = 0; e < {CHUNK}; ++e)",
+            f"  x[e] = in_bounds{bounded} ? {value_call(operand, name, c='c + e')} : 0.0f;"]
     stride = numbers.positions.in_stride
     place = "row" if stride == 1 else f"(row % {stride} * {numbers.phase_rows} + row / {stride})"
     line_number = plus(times(plane, numbers.chunks), chunk)
@@ -129,30 +130,30 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     if guess:
         put += ["// Some of them do not fit float16, or may not: the scale was not enough.",
                 "const float most = scale == -1.0f ? 0.0f : 65504.0f;",
-                f"if (!(all <= most) && !again) atomicOr(marks + {entry_of_strip}, "
+                f"if (!(all <= most) && !second_run) atomicOr(marks + {entry_of_strip}, "
                 "0x80000000u);"]
     of_strip = [f"const unsigned bits = __float_as_uint(left_scales[{entry_of_strip}]) "
                 "& 0x7fffffffu;", f"return bits == 0u ? -1.0f : {name}_inverse(__uint_as_float(bits));"]
     source = [" ".join(parameter) for parameter in inputs(numbers)]
-    piece = ["int image", f"int {line}", "int first_position", "int piece", "int lane"]
+    load_chunk = ["int image", f"int {line}", "int first_position", "int load_chunk", "int lane"]
     closer = []
     if prefetches(numbers):
         index = loaded(operand.expression).index
         at = emitter_of(kernel, operand.domain, operand.names, [operand.expression]).site.base(index)
-        first = plus("first_position", row, f"lane / {CHUNK} * {ITEM_ROWS - 1}")
+        first = plus("first_position", row, f"lane / {CHUNK} * {LOAD_CHUNK_ROWS - 1}")
         closer = [device_function(
             "Brings the same closer, to the second-level cache: of each channel the lines of memory in which its first "
-            "row lies\nand its last.", "void", f"{name}_prefetch", [*source, *piece],
+            "row lies\nand its last.", "void", f"{name}_prefetch", [*source, *load_chunk],
             [*begin, f"const int {position} = min(max({first}, 0), {numbers.positions.in_size - 1}), "
              f"c = {chunk} * {CHUNK} + lane % {CHUNK};",
-             f"if ({' && '.join([f'lane < {2 * CHUNK}', f'c < {kernel.in_channels}', *inside])})",
+             f"if ({' && '.join([f'lane < {2 * CHUNK}', f'c < {kernel.in_channels}', *in_bounds])})",
              f"  kw_prefetch({pointers_of(operand.expression)[0]} + {at});"])]
     return "\n".join([
         device_function("Asks for 32 rows and 8 channels of a line of x: zeros where x has none.", "void",
                         f"{name}_take",
-                        [*source, f"float (&x)[{CHUNK}]", *piece], take), *closer,
+                        [*source, f"float (&x)[{CHUNK}]", *load_chunk], take), *closer,
         device_function("Rounds them, and writes them as rows of 16 bytes for each term.", "void", f"{name}_put",
-                        [*["unsigned* marks", "bool again", "int strip"] * guess, "float scale",
-                         f"float (&x)[{CHUNK}]", "uint4* slot", "int piece", "int lane"], put),
+                        [*["unsigned* marks", "bool second_run", "int strip"] * guess, "float scale",
+                         f"float (&x)[{CHUNK}]", "uint4* slot", "int load_chunk", "int lane"], put),
         device_function("By what x is multiplied in a strip; 0 where it is not finite, -1 where only zeros were seen.",
                         "float", f"{name}_scale_of", ["const float* __restrict__ left_scales", "int strip"], of_strip)])

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from kernelwright.codegen.cuda.gemm.candidates import is_long
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
-from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import COMPONENTS, shares_sectors, suits
+from kernelwright.codegen.cuda.gemm.row_buffered.work_tile import ROWS
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction, in_groups
 from kernelwright.roofline.multiprocessors import HOPPER
@@ -25,7 +25,7 @@ _FEW = 16
 #: Lines of the ring at most, for each of those stacked: more were no faster (H200, 8 to 64 channels: 8 and 16).
 _MOST_LINES = 8
 #: Cycles of a scheduler for an element of a thread, where functions are short and long, and for a work tile.
-_ELEMENT_CYCLES, _LONG_CYCLES, _ITEM_CYCLES = 10, 24, 300
+_ELEMENT_CYCLES, _LONG_CYCLES, _WORK_TILE_CYCLES = 10, 24, 300
 
 
 def row_buffered_tilings(kernel: Contraction) -> list[Tiling]:
@@ -46,7 +46,8 @@ def row_buffered_tilings(kernel: Contraction) -> list[Tiling]:
             shapes = [(narrow, 2), (narrow, 3), (least, 3)] if kept == 1 else [(least, 3), (narrow, 2), (least, 4)]
         elif wide != narrow and blocks <= 2 and not kernel.pools and kernel.in_channels > _FEW:
             shapes.insert(1, (wide, 2))
-        found.append([_with_most_lines(kernel, rows, columns, teams) for rows, teams in shapes if teams <= 4])
+        found.append([_with_most_lines(kernel, rows, columns, warpgroups) for rows, warpgroups in shapes
+                      if warpgroups <= 4])
     best, *others = ([t for t in kind if t is not None] for kind in found)
     # Where lines share sectors, also with these stored once: 126 wide 0.664 for 0.722 ms, 0.260 for 0.265, 254 wide
     # 0.967 for 1.005; of planes nothing came of it (H100).
@@ -86,17 +87,17 @@ def _channels(kernel: Contraction) -> list[int]:
 
 def _positions(size: int, most: int) -> int:
     """Positions of the work tiles that lines of so many are cut into, of at most so many each."""
-    items = -(-size // most)
-    return -(-size // items // 8) * 8
+    work_tiles = -(-size // most)
+    return -(-size // work_tiles // 8) * 8
 
 
-def _with_most_lines(kernel: Contraction, rows: int, columns: int, teams: int) -> Tiling | None:
+def _with_most_lines(kernel: Contraction, rows: int, columns: int, warpgroups: int) -> Tiling | None:
     """The tiling whose ring has as many lines as there is room for, up to 8 for each of those stacked; whole ones if it
     can be."""
     depth, found = 8 if kernel.in_channels <= 8 else 16, []
     stacked = ROWS // (columns * kernel.axes[-1].out_stride)
     for stages in range(_MOST_LINES * stacked, 1, -1):
-        tiling = Tiling("row_buffered", rows, columns, depth, stages, pingpong=teams, converts_left=True)
+        tiling = Tiling("row_buffered", rows, columns, depth, stages, pingpong=warpgroups, converts_left=True)
         try:
             found.append((RowBuffered(kernel, tiling).across > 1, -stages, tiling))
         except ValueError:
@@ -110,14 +111,14 @@ def predicted_milliseconds(numbers: RowBuffered) -> float:
     kernel, rows = numbers.kernel, numbers.tiling.rows
     products = numbers.passes * len(numbers.products) * kernel.pool_lines * numbers.folded
     tensor = products * max(rows / 2, (2048 + 32 * rows) / HOPPER.shared_rate)
-    element = _LONG_CYCLES if is_long(kernel) or kernel.totals else _ELEMENT_CYCLES
-    issue = rows / 2 * kernel.pool_lines * numbers.folded * element + _ITEM_CYCLES
+    element = _LONG_CYCLES if is_long(kernel) or kernel.position_reductions else _ELEMENT_CYCLES
+    issue = rows / 2 * kernel.pool_lines * numbers.folded * element + _WORK_TILE_CYCLES
     stored = 4 * rows * numbers.stacked * numbers.interleaved * len(ordinary_stores(kernel)) / kernel.pool_size
     if not kernel.reductions:
         stored *= min(numbers.tiling.columns, kernel.out_channels)
     brought = 4 * len(numbers.planes) * kernel.in_channels * numbers.line_stride * numbers.positions.in_size
-    item = max(tensor, issue, (stored + brought / numbers.line_items) / HOPPER.memory_rate)
+    work_tile = max(tensor, issue, (stored + brought / numbers.line_work_tiles) / HOPPER.memory_rate)
     # A consumer warpgroup's own time: products, then the epilogue, while others multiply.
-    item = max(item, (tensor + 2 * issue) / numbers.tiling.pingpong)
+    work_tile = max(work_tile, (tensor + 2 * issue) / numbers.tiling.pingpong)
     lines = numbers.strip_lines + (numbers.line_span - 1) / numbers.line_stride
-    return -(-numbers.strips // HOPPER.count) * lines * numbers.line_items * item / (HOPPER.clock / 1e3)
+    return -(-numbers.strips // HOPPER.count) * lines * numbers.line_work_tiles * work_tile / (HOPPER.clock / 1e3)

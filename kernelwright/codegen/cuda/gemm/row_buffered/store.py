@@ -3,8 +3,8 @@
 Four lanes have 8 neighbouring positions of a channel, 32 bytes;
 they exchange every second such block with the lanes of the next channel, so that eight lanes store a run of 64 bytes of
 one. A store is whole sectors of memory, wherever lines begin: lanes whose pair lies in the run before theirs store the
-pair that they had a run ago. Beside totals, and where lines share sectors, a run is what four lanes have. Lines that
-begin at odd places are stored element by element.
+pair that they had a run ago. Beside reductions over positions, and where lines share sectors, a run is what four lanes
+have. Lines that begin at odd places are stored element by element.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from kernelwright.codegen.terms import plus, times
 
 
 class RowBufferedStore(RowBufferedOperation):
-    """Stores of positions, and beside totals of these."""
+    """Stores of positions, and beside reductions over positions of these."""
 
     def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         self.stores = ordinary_stores(numbers.kernel)
-        super().__init__(numbers, names, [total.expression for total in numbers.kernel.totals], self.stores)
+        super().__init__(numbers, names, [total.expression for total in numbers.kernel.position_reductions],
+                         self.stores)
         self.paired = [lies_at_multiples(store.index, self.kernel.domain, PAIR) for store in self.stores]
         self.aligned = {f"out{store.buffer}" for store, even in zip(self.stores, self.paired, strict=True) if even}
         for number, (store, even) in enumerate(zip(self.stores, self.paired, strict=True)):
@@ -33,12 +34,12 @@ class RowBufferedStore(RowBufferedOperation):
                 self.emitter.lane_lines.append(f"both{number}[block][v] = {text};")
             else:
                 place = self.emitter.site.base(store.index)
-                there = "there && is_channel" if self.ragged else "there"
-                self.emitter.lane_lines.append(f"if ({there}) out{store.buffer}[{place} + v] = {text};")
+                in_bounds = "in_bounds && is_channel" if self.ragged else "in_bounds"
+                self.emitter.lane_lines.append(f"if ({in_bounds}) out{store.buffer}[{place} + v] = {text};")
         # Lanes of two channels exchange what they have where that pays (8 channels, 3 x 3): with a hardswish 0.192 ms
-        # for 0.200 (H200), behind a batch norm 0.264 for 0.282 (H100); not beside totals, which need the registers,
-        # where it takes 1.03 for 0.88 (H200).
-        self.channels_of = 1 if self.kernel.totals else 2
+        # for 0.200 (H200), behind a batch norm 0.264 for 0.282 (H100); not beside reductions over positions, which need
+        # the registers, where it takes 1.03 for 0.88 (H200).
+        self.channels_of = 1 if self.kernel.position_reductions else 2
 
     def starts(self, each: list[str]) -> list[str]:
         """Define what a line's values of a channel are taken to, ``each`` of which begins so: nothing."""
@@ -58,17 +59,17 @@ class RowBufferedStore(RowBufferedOperation):
                      f"const int own = (odd ? {SECTOR} : 0) + quad * 2;  // of a run of theirs"]
         lines = lines if any(self.paired) else []
         return [*lines, "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-            f"const int o = {self.inside(own)};", *is_channel * (self.ragged and not all(self.paired)),
+            f"const int o = {self.clamped(own)};", *is_channel * (self.ragged and not all(self.paired)),
             *self._channel(quads)]), "}"]
 
     def _channel(self, quads: int) -> list[str]:
         """What a thread does with its sums of channel ``o``."""
         numbers, size = self.numbers, self.numbers.pooled
         each, inner = self.pair(), straight(self.emitter)
-        beyond = f"8 * j + 8 <= {numbers.least_positions}"
-        there = f"{beyond} || first_position + 8 * j + quad * 2 < {size}"
-        there = f"const bool there = {f'is_line && ({there})' if self.ragged_lines else there};"
-        each += [there] * bool(self.kernel.totals or not all(self.paired))
+        all_in_bounds = f"8 * j + 8 <= {numbers.least_positions}"
+        in_bounds = f"{all_in_bounds} || first_position + 8 * j + quad * 2 < {size}"
+        in_bounds = f"const bool in_bounds = {f'is_line && ({in_bounds})' if self.ragged_lines else in_bounds};"
+        each += [in_bounds] * bool(self.kernel.position_reductions or not all(self.paired))
         pairs = [k for k, even in enumerate(self.paired) if even]
         lines = [*self.of_channel(), *self.starts(each), *(line for k in pairs for line in self._begin(k))]
         if not pairs:
@@ -98,10 +99,10 @@ class RowBufferedStore(RowBufferedOperation):
         """Exchange a block with the lanes of the other channel, where there is one, and store a run of each."""
         count, run, both = self.channels_of, self.channels_of * SECTOR, f"both{k}[c]"
         ragged = [f"{channel(self.numbers, 'h')} - odd + c < {self.kernel.out_channels}"] * self.ragged
-        there = " && ".join([f"(run > 0 || late{k}[c] == 0)",
+        in_bounds = " && ".join([f"(run > 0 || late{k}[c] == 0)",
                              f"first_position + {run} * run + own - late{k}[c] < {self.numbers.pooled}",
                              f"{run} * run + own - late{k}[c] < {self.numbers.tiling.rows}"])
-        sure = f"(run > 0 && {run} * run + {run} <= {self.numbers.least_positions}) || ({there})"
+        sure = f"(run > 0 && {run} * run + {run} <= {self.numbers.least_positions}) || ({in_bounds})"
         ragged += ["is_line"] * self.ragged_lines
         condition = " && ".join([*ragged, f"({sure})"]) if ragged else sure
         given, other = [], []

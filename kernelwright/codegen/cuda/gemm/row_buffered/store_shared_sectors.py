@@ -25,11 +25,11 @@ other, stacked or not.
 from __future__ import annotations
 
 from kernelwright.codegen.cuda.gemm.points import straight
-from kernelwright.codegen.cuda.gemm.row_buffered.items import ROWS
 from kernelwright.codegen.cuda.gemm.row_buffered.operation import channel, line_of
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.row_buffered.store import RowBufferedStore
 from kernelwright.codegen.cuda.gemm.row_buffered.suitability import SECTOR
+from kernelwright.codegen.cuda.gemm.row_buffered.work_tile import ROWS
 from kernelwright.codegen.cuda.loops.site import indent
 
 
@@ -58,11 +58,11 @@ class StoreSharedSectors(RowBufferedStore):
         sizes = {rows, numbers.least_positions} if several else {pooled}
         blocks = sorted({j for size in sizes for j in range((size - SECTOR + 2) // SECTOR, (size - 1) // SECTOR + 1)})
         return [
-            *[f"const int size = min({rows}, {pooled} - first_position);  // positions of the item"] * several,
+            *[f"const int size = min({rows}, {pooled} - first_position);  // positions of the work tile"] * several,
             f"float* const end = ends + {self._place('number')} * {SECTOR * ROWS};",
             "#pragma unroll", "for (int h = 0; h < 2; ++h) {", *indent([
-                f"const int o = {self.inside(channel(numbers, 'h'))};", *self.of_channel(),
-                f"const int left = {self._beyond(self._behind)};  // results in the item's last sector",
+                f"const int o = {self.clamped(channel(numbers, 'h'))};", *self.of_channel(),
+                f"const int left = {self._beyond(self._behind)};  // results in the work tile's last sector",
                 f"constexpr int BLOCK[] = {{{', '.join(map(str, blocks))}}};  // of 8 positions, which may have some",
                 "#pragma unroll", f"for (int i = 0; i < {len(blocks)}; ++i) {{", *indent([
                     "const int j = BLOCK[i];",
@@ -78,10 +78,10 @@ class StoreSharedSectors(RowBufferedStore):
     def _meet(self) -> list[str]:
         """Wait for the end of what a thread's line follows, and define where that is, ``before``."""
         numbers, count = self.numbers, self.numbers.ends
-        item, whole = f"(number - {numbers.channel_blocks})", SECTOR * ROWS
-        wait = f"kw_barrier_wait(ended + 8 * {self._place(item)}, {item} / {count} & 1);"
+        work_tile, whole = f"(number - {numbers.channel_blocks})", SECTOR * ROWS
+        wait = f"kw_barrier_wait(ended + 8 * {self._place(work_tile)}, {work_tile} / {count} & 1);"
         # Of the first work tile, which follows none, a place that is not read.
-        last = f"ends + {self._place(f'({item} + {count})')} * {whole}"
+        last = f"ends + {self._place(f'({work_tile} + {count})')} * {whole}"
         together = [f"kw_barrier_wait(ended + 8 * {self._place('number')}, number / {count} & 1);  // for all warps"]
         if numbers.stacked == 1:
             return [*together * (numbers.tiling.pingpong == 1), f"if (follows) {wait}", "__syncwarp();",
@@ -114,7 +114,8 @@ class StoreSharedSectors(RowBufferedStore):
     def _begin(self, k: int) -> list[str]:
         """Also where work tiles before and behind have their parts, of each channel."""
         count = self.channels_of
-        return [*super()._begin(k), f"int begun[{count}], until[{count}];  // results of the item before; position",
+        return [*super()._begin(k),
+                f"int begun[{count}], until[{count}];  // results of the work tile before; position",
                 "#pragma unroll", f"for (int c = 0; c < {count}; ++c) {{", *indent([
                     f"const int o = {channel(self.numbers, 'h')} - odd + c;",
                     f"begun[c] = follows ? {self._beyond('first_position')} : 0;",

@@ -63,7 +63,7 @@ def _reduces(kernel: Contraction) -> bool:
     """Whether nothing but reductions over channels is stored, of few numbers, if any are."""
     if not kernel.reductions:
         return True
-    return not kernel.totals and not kernel.pools and 0 < kernel.out_channels <= MOST_CHANNELS \
+    return not kernel.position_reductions and not kernel.pools and 0 < kernel.out_channels <= MOST_CHANNELS \
         and sum(COMPONENTS.get(r.kind, MOST_COMPONENTS + 1) for r in kernel.reductions) <= MOST_COMPONENTS \
         and not any(reductions_of(r.expression) - {0} for r in kernel.reductions) \
         and not any(s.index.strides[2] or 0 in reductions_of(s.expression) for s in kernel.stores) \

@@ -1,11 +1,11 @@
     @MORE@
     const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
     int stage = 0;
-    unsigned parity = 0@TURN@;
+    unsigned parity = 0@TILE_NUMBER@;
     for (int work = blockIdx.x; work < WORKS; work += gridDim.x) {
       const int row_block = work % @ROW_BLOCKS@, rest = work / @ROW_BLOCKS@, part = rest % SPLIT;
       const int column_block = rest / SPLIT % @COLUMN_BLOCKS@, group = rest / SPLIT / @COLUMN_BLOCKS@;
-      [[maybe_unused]] const int cell = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
+      [[maybe_unused]] const int partial_slot = (group * @COLUMN_BLOCKS@ + column_block) * @ROW_BLOCKS@ + row_block;
       const int begin = static_cast<int>(static_cast<long long>(DEPTHS) * part / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(DEPTHS) * (part + 1) / SPLIT);
       const int first = column_block * COLUMNS + worker * 64 + thread / 4 * 2;  // of two output channels
@@ -43,7 +43,8 @@
       // hold it, the epilogue is told to compute them again.
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const bool usual = greatest[h] == 0.0f || (greatest[h] > 0x1p-@USUAL@f && greatest[h] < 0x1p@USUAL@f);
+        const bool fast = greatest[h] == 0.0f
+            || (greatest[h] > 0x1p-@FAST_EXPONENT@f && greatest[h] < 0x1p@FAST_EXPONENT@f);
         const int o = first + h;
         if (lane % 4 == 0 && o < @OUT_CHANNELS@) {
           @SCALES@

@@ -26,7 +26,13 @@ there are none.
 
 from __future__ import annotations
 
-from kernelwright.codegen.cuda.gemm.swap_ab.problem import RAW_PITCH, RAWS, WARP_POSITIONS, SwapAB, left_strides
+from kernelwright.codegen.cuda.gemm.swap_ab.problem import (
+    FLOAT_PITCH,
+    FLOAT_STEPS,
+    WARP_POSITIONS,
+    SwapAB,
+    left_strides,
+)
 from kernelwright.codegen.source import part_beside
 from kernelwright.plan.expressions import loaded
 
@@ -57,7 +63,7 @@ def values(numbers: SwapAB) -> dict[str, object]:
     left = f"in{loaded(kernel.left).buffer}" + (f" + {offset}LL" if offset else "") \
         + (f" + group * {group}LL" if kernel.groups > 1 else "") + f" + row * {position}LL + c * {channel}LL"
     # Of 16 bytes of a copy: lanes have so many of a line, which has that many floats.
-    lanes, pitch = (16, RAW_PITCH) if by_channels else (8, WARP_POSITIONS)
+    lanes, pitch = (16, FLOAT_PITCH) if by_channels else (8, WARP_POSITIONS)
     along, across = f"lane % {lanes} * 4", f"lane / {lanes}"
     # Rows, and channels, that there are from a lane's first ones on.
     ragged = [kernel.batch % numbers.positions > 0 or numbers.positions % WARP_POSITIONS > 0,
@@ -69,8 +75,9 @@ def values(numbers: SwapAB) -> dict[str, object]:
             "channels": "static_cast<int>(@IN_CHANNELS@LL - c)"}
     return {
         "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": numbers.warps, "INIT_SHARED": INIT,
-        "OWN": (_OWN_ROWS if by_channels else _OWN_LINES).lstrip("\n"), "RAWS": RAWS,
-        "RAW_FLOATS": numbers.raw_floats, "RAW": tiling.stages * (numbers.stage_bytes + 8 * numbers.positions + 16),
+        "OWN": (_OWN_ROWS if by_channels else _OWN_LINES).lstrip("\n"), "FLOAT_STEPS": FLOAT_STEPS,
+        "STEP_FLOATS": numbers.step_floats,
+        "FLOATS_AT": tiling.stages * (numbers.stage_bytes + 8 * numbers.positions + 16),
         "LANE_ROW": across if by_channels else along, "LANE_CHANNEL": along if by_channels else across,
         "LANE_PLACE": f"4 * ({across} * {pitch} + {along})", "NEXT_PLACE": 4 * 32 // lanes * pitch,
         "NEXT_FROM": 32 // lanes * (position if by_channels else channel), "NEXT_STEP_LEFT": tiling.depth * channel,
@@ -79,5 +86,5 @@ def values(numbers: SwapAB) -> dict[str, object]:
         "NEXT_GUARDS": "\n        channels -= DEPTH;" * ragged[1],
         "GIVEN": f", {' && '.join(first)} ? 16 : 0" if first else "",
         "WARPS": numbers.warps, "LEFT": left, "BATCH": kernel.batch, "IN_CHANNELS": kernel.in_channels,
-        "PITCH": RAW_PITCH if by_channels else 1,
+        "PITCH": FLOAT_PITCH if by_channels else 1,
         "SCALE_PLACE": f" * {kernel.groups} + group" if kernel.groups > 1 else ""}

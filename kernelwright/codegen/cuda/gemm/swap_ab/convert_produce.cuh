@@ -1,5 +1,5 @@
-    constexpr int RAWS = @RAWS@, RAW_FLOATS = @RAW_FLOATS@, DEPTH = 8 * CHUNKS;
-    float* const raw = reinterpret_cast<float*>(shared + @RAW@) + warp * (RAWS * RAW_FLOATS);
+    constexpr int FLOAT_STEPS = @FLOAT_STEPS@, STEP_FLOATS = @STEP_FLOATS@, DEPTH = 8 * CHUNKS;
+    float* const floats = reinterpret_cast<float*>(shared + @FLOATS_AT@) + warp * (FLOAT_STEPS * STEP_FLOATS);
     float2* const scales = reinterpret_cast<float2*>(shared + STAGES * STAGE_BYTES);
     int* const changes = reinterpret_cast<int*>(shared + STAGES * (STAGE_BYTES + 8 * POSITIONS));
     const int position = warp * 32 + lane;  // of a tile's
@@ -18,7 +18,7 @@
         from = @LEFT@;@BEGIN_GUARDS@
       }
       if (asked_left > 0) {
-        const unsigned to = kw_shared_address(raw + place * RAW_FLOATS) + @LANE_PLACE@;
+        const unsigned to = kw_shared_address(floats + place * STEP_FLOATS) + @LANE_PLACE@;
 #pragma unroll
         for (int i = 0; i < 16; ++i) kw_cp_async_16(to + i * @NEXT_PLACE@, from + i * @NEXT_FROM@LL@GIVEN@);
         from += @NEXT_STEP_LEFT@LL;
@@ -28,7 +28,7 @@
     };
     if (warp >= @WARPS@) asked_work = WORKS;
 #pragma unroll 1
-    for (int i = 0; i < RAWS; ++i) ask(i);
+    for (int i = 0; i < FLOAT_STEPS; ++i) ask(i);
     int place = 0;
     for (int work = blockIdx.x; work < WORKS && warp < @WARPS@; work += gridDim.x) {
       // Tiles of other positions and the same channels of w follow each other, so that L2 holds these.
@@ -40,13 +40,13 @@
       unsigned exponent = 253;  // of the scale: the first step finds what it has to be
 #pragma unroll 1
       for (int step = begin; step < end; ++step) {
-        kw_cp_async_wait<RAWS - 1>();
+        kw_cp_async_wait<FLOAT_STEPS - 1>();
         __syncwarp();
         kw_barrier_wait(empty + 8 * stage, parity ^ 1);
-        const float* const own = raw + place * RAW_FLOATS + lane * @PITCH@;
+        const float* const own = floats + place * STEP_FLOATS + lane * @PITCH@;
         uint4* const to = reinterpret_cast<uint4*>(shared + stage * STAGE_BYTES) + position;
         const unsigned before = exponent;
-        for (bool again = true; again;) {
+        for (bool wrong = true; wrong;) {
           const float scale = __uint_as_float(exponent << 23);
           float most = 0.0f;
 #pragma unroll 1
@@ -76,10 +76,10 @@
           }
           // Where float16 does not hold them, a scale such that it would hold four times as much. What is not finite,
           // and NaN, is not finite in all sums of this position; they are computed again where it is remembered.
-          again = most * scale >= 0x1p15f && most < INFINITY;
-          if (again) exponent = min(266u - (__float_as_uint(most) >> 23), 253u);
+          wrong = most * scale >= 0x1p15f && most < INFINITY;
+          if (wrong) exponent = min(266u - (__float_as_uint(most) >> 23), 253u);
           greatest = fmaxf(greatest, most);
-          again = __any_sync(0xffffffffu, again);
+          wrong = __any_sync(0xffffffffu, wrong);
         }
         // By what sums so far are multiplied, and by what they are at last.
         const unsigned ratio = exponent + 127 > before ? exponent + 127 - before : 0;
@@ -92,13 +92,13 @@
         __syncwarp();
         if (lane == 0) kw_barrier_arrive(full + 8 * stage);
         ask(place);
-        if (++place == RAWS) place = 0;
+        if (++place == FLOAT_STEPS) place = 0;
         @NEXT_STAGE@
       }
       // Sums are of x itself at last: see below of w.
-      const bool usual = greatest == 0.0f || (greatest > 0x1p-@USUAL@f && greatest < 0x1p@USUAL@f);
+      const bool fast = greatest == 0.0f || (greatest > 0x1p-@FAST_EXPONENT@f && greatest < 0x1p@FAST_EXPONENT@f);
       const long long row = row_block * @ROWS@LL + position;
       if (position < POSITIONS && row < @BATCH@)
-        atomicMax(reinterpret_cast<unsigned*>(left_scales) + row@SCALE_PLACE@, usual ? 0x3f800000u : 0x7f800000u);
+        atomicMax(reinterpret_cast<unsigned*>(left_scales) + row@SCALE_PLACE@, fast ? 0x3f800000u : 0x7f800000u);
     }
     kw_cp_async_wait<0>();

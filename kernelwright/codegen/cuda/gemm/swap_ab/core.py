@@ -38,7 +38,7 @@ from kernelwright.codegen.cuda.gemm.precision.split_fp16 import PAIRS, first_pai
 from kernelwright.codegen.cuda.gemm.precision.truncation_bias import LOSS, factor
 from kernelwright.codegen.cuda.gemm.problem import SUBTILE_ROWS
 from kernelwright.codegen.cuda.gemm.split_k import addition, addition_launch, parts_left
-from kernelwright.codegen.cuda.gemm.swap_ab.convert_in_mainloop import values as values_of_raw
+from kernelwright.codegen.cuda.gemm.swap_ab.convert_in_mainloop import values as values_of_converting
 from kernelwright.codegen.cuda.gemm.swap_ab.problem import ROWS, SwapAB, right_strides
 from kernelwright.codegen.cuda.gemm.swap_ab.text import (
     CONSTANTS,
@@ -67,7 +67,7 @@ from kernelwright.codegen.terms import plus
 from kernelwright.plan.expressions import loaded
 
 #: Up to which power of two the greatest magnitude of a row of x or w leaves sums as they should be, and its inverse.
-_USUAL = 80
+_FAST_EXPONENT = 80
 
 
 def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
@@ -76,10 +76,10 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     kernel, tiling = numbers.kernel, numbers.tiling
     width = subtile_columns(kernel, tiling)
     if width % ROWS:
-        raise ValueError(f"{name}: slabs of {width} columns divide a warpgroup's channels")
-    slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
+        raise ValueError(f"{name}: subtiles of {width} columns divide a warpgroup's channels")
+    subtiles = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
     subtile_floats = epilogue.floats + epilogue.column_floats
-    layout, merging = wgmma_swapped_in_pairs(numbers.positions), 4 * slabs * subtile_floats
+    layout, merging = wgmma_swapped_in_pairs(numbers.positions), 4 * subtiles * subtile_floats
     shared = numbers.shared_bytes(merging)
     group, channels_apart, columns_apart = right_strides(kernel)
     weight = f"in{loaded(kernel.right).buffer}"
@@ -97,7 +97,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
     together = not any(number % count for number in (apart, offset, ends, group))
     # Where not all of it is there, the output channel and the channel decide.
     ragged = [kernel.out_channels % tiling.columns > 0, kernel.in_channels % tiling.depth > 0]
-    there = " && ".join(text for text, some in zip(
+    in_bounds = " && ".join(text for text, some in zip(
         (f"o{' + h' * (by_channels or not together)} < {kernel.out_channels}",
          f"c + 16 * k{' + e' * (not by_channels or not together)} < {kernel.in_channels}"),
         ragged, strict=True) if some)
@@ -115,16 +115,16 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "RESULTS": PARTIAL if tiling.split_k > 1 else FINISH,
         "SCALES": SCALES_OF_PARTS if tiling.split_k > 1 else SCALES,
         "TAKE": (TAKE_FOURS if by_channels else TAKE_PAIRS) if together else TAKE_SINGLY,
-        "THERE": f"{there} ? " if there else "", "APART": apart, "OWN_APART": columns_apart,
+        "IN_BOUNDS": f"{in_bounds} ? " if in_bounds else "", "APART": apart, "OWN_APART": columns_apart,
         "CHANNEL_APART": channels_apart,
         "WHERE": passed("int o", "int c"), "FIRST_STEP": passed("first", begin),
         "NEXT_STEP": passed("first", f"(step + 1) * {tiling.depth} + {own}"),
         "STEP": tiling.depth if by_channels else f"{tiling.depth * apart}LL",
-        "ELSE": (f" : make_float{count}({zeros})" if together else " : 0.0f") if there else "",
+        "ELSE": (f" : make_float{count}({zeros})" if together else " : 0.0f") if in_bounds else "",
         "WEIGHT": base + (f" + first * {apart}LL + {begin}" if by_channels else f" + ({begin}) * {apart}LL + first"),
         "FILL_TABLE": FILL_TABLE if epilogue.column_floats else "", "COLUMN_ARGUMENTS":
         "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters), "FLOATS": epilogue.floats,
-        "COLUMN_TABLE": ", " + plus("slab", epilogue.floats) if epilogue.column_floats else "",
+        "COLUMN_TABLE": ", " + plus("subtile", epilogue.floats) if epilogue.column_floats else "",
         "ROW_SCALE": f", {name}_row_scale(left_scales, thread, group, first_row)" if epilogue.row_scales else "",
         "NAME": name, "PARAMETERS": ",\n    ".join(map(" ".join, parameters)),
         "FINISH_PARAMETERS": ",\n    ".join(map(" ".join, epilogue.parameters)),
@@ -135,7 +135,7 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "THREADS": numbers.threads, "CHUNKS": numbers.step_chunks, "TERMS": numbers.terms, "STAGES": tiling.stages,
         "STAGE_BYTES": numbers.stage_bytes, "DEPTHS": numbers.depths, "SPLIT": tiling.split_k, "TILES": numbers.tiles,
         "ROW_BLOCKS": numbers.blocks[0], "COLUMN_BLOCKS": numbers.blocks[1], "OUT_CHANNELS": kernel.out_channels,
-        "SLAB": subtile_floats, "SLAB_COLUMNS": width, "SLABS": slabs, "ROW_STRIDE": epilogue.row_stride,
+        "SUBTILE": subtile_floats, "SUBTILE_COLUMNS": width, "SUBTILES": subtiles, "ROW_STRIDE": epilogue.row_stride,
         "COLUMN_STRIDE": epilogue.column_stride, "ALL_CHUNKS": numbers.chunks, "LEFT_TERM":
         numbers.left_term_bytes // 2, "ALL_ROWS": numbers.allocated_rows, "FEWER": numbers.producer_registers,
         "OWN_CHANNEL": layout.text(CHANNEL, row="thread / 4"), "OWN_PLACE": layout.text(POSITION, quad="thread % 4"),
@@ -143,15 +143,16 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "HALF_CHANNEL": layout.text(CHANNEL, half="e / 2"),
         "MORE": f"kw_registers_{'more' if numbers.registers > numbers.launched_registers else 'fewer'}"
         f"<{numbers.registers}>();", "PAIRS": PAIRS, "FIRST_PAIR": first_pair(numbers.terms),
-        "USUAL": _USUAL, "MAKE_UP": MAKE_UP if numbers.terms == 2 else "",
+        "FAST_EXPONENT": _FAST_EXPONENT, "MAKE_UP": MAKE_UP if numbers.terms == 2 else "",
         # Of a step's products the low terms come first, so that each of high ones finds so much more of the sum.
         "LOST": f"{factor(LOSS * (tiling.depth / 16 + 1) / 2):.3e}"}
     # Left to themselves warpgroups multiply at one time, and split and add at one time.
     values |= {
-        "TURN": ", turn = 0",
-        "AWAIT_ORDER": f"        {frame.await_order('worker', 'turn')}\n        ++turn;\n        __syncwarp();\n",
-        "PASS_ORDER": f"\n        {frame.pass_order('(worker + 1) % WORKERS')}"} if numbers.in_turns else \
-        dict.fromkeys(("TURN", "AWAIT_ORDER", "PASS_ORDER"), "")
+        "TILE_NUMBER": ", tile_number = 0",
+        "AWAIT_ORDER": f"        {frame.await_order('worker', 'tile_number')}\n        ++tile_number;\n"
+                       "        __syncwarp();\n",
+        "PASS_ORDER": f"\n        {frame.pass_order('(worker + 1) % WORKERS')}"} if numbers.in_order else \
+        dict.fromkeys(("TILE_NUMBER", "AWAIT_ORDER", "PASS_ORDER"), "")
     across = tiling.columns // 32
     values |= {
         # Blocks that read w alone wait for memory: 128 x 32768 x 32768 1.59 ms for 1.69 (H100). Of several that share
@@ -161,12 +162,12 @@ def core(numbers: SwapAB, epilogue: Epilogue, name: str) -> Core:
         "LINE_COLUMN": "line / 2" if by_channels else f"line % {across} * 32",
         "LINE_CHANNEL": "line % 2 * 32" if by_channels else f"line / {across}",
         "WEIGHT_OF_LINE": f"{base} + o * {columns_apart}LL + c * {channels_apart}LL"}
-    left = values_of_raw(numbers) if tiling.converts_left else {
+    left = values_of_converting(numbers) if tiling.converts_left else {
         "PRODUCE": PRODUCE, "PROMOTE": PROMOTE, "FILLERS": 1}
     barriers = [frame.Barriers("full", "STAGES", "@FILLERS@", "warps that bring x"),
                 frame.Barriers("empty", "STAGES", "4 * WORKERS", "warps that multiply"),
-                *[frame.ordered("WORKERS")] * numbers.in_turns]
-    values = frame.USUAL | values | left | {
+                *[frame.ordered("WORKERS")] * numbers.in_order]
+    values = frame.DEFAULTS | values | left | {
         "CONSTANTS": CONSTANTS, "PRODUCERS": PRODUCERS, "CONSUMERS": CONSUMERS, "NEXT_STAGE": frame.NEXT_STAGE,
         **frame.barrier_values(f"stages + {shared - 16 * tiling.stages - 8 * numbers.workers}", barriers,
                                "  const unsigned stages = kw_shared(shared);\n")}

@@ -41,26 +41,26 @@ static __device__ __forceinline__ void @NAME@_split(const float (&x)[4][2][4], u
   }
 }
 
-// Finishes a tile: its warpgroups put their sums into slabs of 64 positions, and finish one of these each.
+// Finishes a tile: its warpgroups put their sums into subtiles of 64 positions, and finish one of these each.
 static __device__ __forceinline__ void @NAME@_results(
-    @FINISH_PARAMETERS@, const float (&sums)[@POSITIONS@ / 2], float* slabs, int worker, int thread, int group,
+    @FINISH_PARAMETERS@, const float (&sums)[@POSITIONS@ / 2], float* subtiles, int worker, int thread, int group,
     int row_block, int column_block) {
-  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, ACROSS = COLUMNS / SLAB_COLUMNS;
-  // Of a thread's sums: the slab, the first channel in it, the first position.
-  const int channel = worker * 64 % SLAB_COLUMNS + @OWN_CHANNEL@, position = @OWN_PLACE@;
-  float* const own = slabs + worker * 64 / SLAB_COLUMNS * @SLAB@;
+  constexpr int COLUMNS = @COLUMNS@, SUBTILE_COLUMNS = @SUBTILE_COLUMNS@, ACROSS = COLUMNS / SUBTILE_COLUMNS;
+  // Of a thread's sums: the subtile, the first channel in it, the first position.
+  const int channel = worker * 64 % SUBTILE_COLUMNS + @OWN_CHANNEL@, position = @OWN_PLACE@;
+  float* const own = subtiles + worker * 64 / SUBTILE_COLUMNS * @SUBTILE@;
 #pragma unroll
   for (int j = 0; j < @ROWS@ / 8; ++j)
 #pragma unroll
     for (int e = 0; e < 4; ++e)
-      own[j / 8 * ACROSS * @SLAB@ + (@BLOCK_PLACE@ + position + @PAIR_PLACE@) * @ROW_STRIDE@ +
+      own[j / 8 * ACROSS * @SUBTILE@ + (@BLOCK_PLACE@ + position + @PAIR_PLACE@) * @ROW_STRIDE@ +
           (channel + @HALF_CHANNEL@) * @COLUMN_STRIDE@] = j < @POSITIONS@ / 8 ? sums[4 * j + e] : 0.0f;
   kw_part_sync(15, 128 * @WORKERS@);
 #pragma unroll 1
-  for (int number = worker; number < @SLABS@; number += @WORKERS@) {
-    float* const slab = slabs + number * @SLAB@;
+  for (int number = worker; number < @SUBTILES@; number += @WORKERS@) {
+    float* const subtile = subtiles + number * @SUBTILE@;
     const long long first_row = row_block * @ROWS@LL + number / ACROSS * 64;@FILL_TABLE@
-    @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@ROW_SCALE@, thread, 0, group, first_row,
-                  column_block * COLUMNS + number % ACROSS * SLAB_COLUMNS);
+    @NAME@_finish(@ARGUMENTS@subtile@COLUMN_TABLE@@ROW_SCALE@, thread, 0, group, first_row,
+                  column_block * COLUMNS + number % ACROSS * SUBTILE_COLUMNS);
   }
 }

@@ -12,7 +12,7 @@ With `Tiling.converts_left` x is not packed either: of few tiles with many steps
 element of x is needed by few blocks. Then warps that bring it have 32 positions each, split what copies have brought,
 and write it to the stages, with a scale of each position:
 
-    raw[warp][3 steps][position][channel], or [channel][position]     float32, as it lies in memory
+    floats[warp][3 steps][position][channel], or [channel][position]     float32, as it lies in memory
     scale[stage][position]            what sums so far are multiplied by, and what they are at last; beside them of each
                                       warp whether any scale has changed
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
-from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, SUBTILE_ROWS, Geometry, strides_of_raw_right
+from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, SUBTILE_ROWS, Geometry, strides_of_unpacked_right
 from kernelwright.codegen.cuda.gemm.row_buffered.problem import RowBuffered
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
@@ -37,11 +37,11 @@ from kernelwright.roofline.multiprocessors import HOPPER
 ROWS, DEPTH = 64, 64
 #: Steps of x as it lies that a warp has on their way; its positions; floats from one position to the next, so that
 #: eight lanes read 16 bytes each from all banks.
-RAWS, WARP_POSITIONS, RAW_PITCH = 3, 32, DEPTH + 4
+FLOAT_STEPS, WARP_POSITIONS, FLOAT_PITCH = 3, 32, DEPTH + 4
 #: Registers of a thread that brings x, of one that splits it, and what one that multiplies needs beside sums, w and its
 #: terms.
 _BRINGER_REGISTERS, _SPLITTER_REGISTERS, _OTHER_REGISTERS = 24, 40, 40
-#: Positions of products that are over before another warpgroup could take its turn.
+#: Positions of products that are over before another warpgroup could multiply.
 _FEW_POSITIONS = 32
 #: Warpgroups that multiply, at most.
 _MOST_WORKERS = 4
@@ -50,10 +50,10 @@ _MOST_WORKERS = 4
 def right_strides(kernel: Contraction) -> tuple[int, int, int]:
     """Elements of w from one group to the next, from one channel and from one output channel.
 
-    Raises ValueError where it cannot be read as it lies (`strides_of_raw_right`): there are to be no axes, and channels
-    or output channels neighbours.
+    Raises ValueError where it cannot be read as it lies (`strides_of_unpacked_right`): there are to be no axes, and
+    channels or output channels neighbours.
     """
-    group, channel, column = strides_of_raw_right(kernel)
+    group, channel, column = strides_of_unpacked_right(kernel)
     if kernel.axes or 1 not in (channel, column) or min(channel, column) < 1:
         raise ValueError("the right operand has to be packed: its neighbours are not neighbours in memory")
     return group, channel, column
@@ -88,12 +88,13 @@ class SwapAB(Geometry):
         Geometry.__post_init__(self)
         tiling = self.tiling
         right_strides(self.kernel)
-        usual = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split_k,
-                                 raw_left=tiling.converts_left)
-        if tiling != usual or tiling.rows not in (SUBTILE_ROWS, 2 * SUBTILE_ROWS) \
+        own = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split_k,
+                                 converts_left=tiling.converts_left)
+        if tiling != own or tiling.rows not in (SUBTILE_ROWS, 2 * SUBTILE_ROWS) \
                 or tiling.columns % ROWS or self.workers not in (1, 2, _MOST_WORKERS) or tiling.stages < 2 \
-                or not 1 <= tiling.split_k <= max(1, self.depths) or self.kernel.totals or self.kernel.pools:
-            raise ValueError(f"no turned products of {tiling}")
+                or not 1 <= tiling.split_k <= max(1,
+                                                  self.depths) or self.kernel.position_reductions or self.kernel.pools:
+            raise ValueError(f"no swapped products of {tiling}")
         if tiling.converts_left:
             left_strides(self.kernel)
             if tiling.split_k < 2:
@@ -101,13 +102,13 @@ class SwapAB(Geometry):
         if self.need > self.registers:
             raise ValueError(f"{tiling} takes {self.need} registers a thread")
         if self.works >= 2**30:
-            raise ValueError(f"no turned products of so many tiles: {tiling}")
+            raise ValueError(f"no swapped products of so many tiles: {tiling}")
 
     @staticmethod
-    def tiling_of(rows: int, columns: int, stages: int, split: int = 1, *, raw_left: bool = False) -> Tiling:
+    def tiling_of(rows: int, columns: int, stages: int, split: int = 1, *, converts_left: bool = False) -> Tiling:
         """The tiling with these numbers."""
         return Tiling("swap_ab", rows, columns, DEPTH, stages, promote=1, converts_right=True, split_k=split,
-                      converts_left=raw_left)
+                      converts_left=converts_left)
 
     @property
     def workers(self) -> int:
@@ -140,9 +141,9 @@ class SwapAB(Geometry):
         return -(-self.positions // WARP_POSITIONS)
 
     @property
-    def raw_floats(self) -> int:
+    def step_floats(self) -> int:
         """Floats of x as it lies that a warp brings for a step."""
-        return WARP_POSITIONS * RAW_PITCH if left_strides(self.kernel)[2] == 1 else WARP_POSITIONS * DEPTH
+        return WARP_POSITIONS * FLOAT_PITCH if left_strides(self.kernel)[2] == 1 else WARP_POSITIONS * DEPTH
 
     @property
     def ring_bytes(self) -> int:
@@ -150,10 +151,10 @@ class SwapAB(Geometry):
         stages = self.tiling.stages * (self.stage_bytes + 16) + 8 * self.workers
         if not self.tiling.converts_left:
             return stages
-        return stages + self.tiling.stages * (8 * self.positions + 16) + self.warps * RAWS * 4 * self.raw_floats
+        return stages + self.tiling.stages * (8 * self.positions + 16) + self.warps * FLOAT_STEPS * 4 * self.step_floats
 
     @property
-    def in_turns(self) -> bool:
+    def in_order(self) -> bool:
         """Whether warpgroups multiply one after the other, so that one splits while another multiplies."""
         return self.workers > 1 and self.positions > _FEW_POSITIONS
 
@@ -194,15 +195,15 @@ class SwapAB(Geometry):
         pool = self.launched_registers * (self.workers + 1) - self.producer_registers
         return min(240, pool // self.workers // 8 * 8)
 
-    def shared_bytes(self, slab_bytes: int) -> int:
+    def shared_bytes(self, subtile_bytes: int) -> int:
         """Bytes of shared memory of the core, whose subtiles and their tables take so many; where parts of steps are
         added later, blocks that do so have these. Raises ValueError where a block has less."""
-        found = self.ring_bytes + slab_bytes * (self.tiling.split_k == 1)
-        if max(found, slab_bytes) > HOPPER.block_bytes:
-            raise ValueError(f"{found} or {slab_bytes} bytes of shared memory do not fit a block: {self.tiling}")
+        found = self.ring_bytes + subtile_bytes * (self.tiling.split_k == 1)
+        if max(found, subtile_bytes) > HOPPER.block_bytes:
+            raise ValueError(f"{found} or {subtile_bytes} bytes of shared memory do not fit a block: {self.tiling}")
         return found
 
 
 def geometry_of(kernel: Contraction, tiling: Tiling) -> Geometry:
-    """The numbers of a contraction on tensor cores, under any tiling that joins no taps."""
+    """The numbers of a contraction on tensor cores, under any tiling that folds no taps."""
     return {"row_buffered": RowBuffered, "swap_ab": SwapAB}.get(tiling.core, Geometry)(kernel, tiling)

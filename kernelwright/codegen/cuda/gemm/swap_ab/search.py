@@ -22,13 +22,13 @@ from kernelwright.roofline.multiprocessors import HOPPER
 _MOST = 4
 #: Warpgroups that multiply; stages at most, and rows of all stages where x comes as it lies (of 128 rows three stages
 #: took 1.02 of the time of two, of 64 rows two 1.02 of that of four, H100); steps of a part of a tile at least.
-_WORKERS, _MOST_STAGES, _RAW_ROWS, _LEAST_STEPS = (2, 4, 1), 6, 256, 4
+_WORKERS, _MOST_STAGES, _CONVERTED_ROWS, _LEAST_STEPS = (2, 4, 1), 6, 256, 4
 #: The share of the tensor cores' multiply-adds that is taken to be reached.
 _REACHED = 0.85
 #: Instructions of a warp that splits its part of w, and for each position; cycles from asking for w to having split it;
 #: cycles of a position of x that comes as it lies (H100: 3,400 of 128); of a tile beside its steps, and of a further
 #: kernel.
-_SPLIT, _ADD, _LATENCY, _RAW, _TILE, _LAUNCH = 300, 0.5, 1300, 27, 2000, 5000
+_SPLIT, _ADD, _LATENCY, _CONVERT, _TILE, _LAUNCH = 300, 0.5, 1300, 27, 2000, 5000
 #: Floats of a subtile for each of its columns.
 _PITCH = 72
 
@@ -51,21 +51,21 @@ def _candidates(kernel: Contraction) -> Iterator[SwapAB]:
             one = SwapAB(kernel, SwapAB.tiling_of(rows, workers * ROWS, 2))
             waves = {count * HOPPER.count // max(1, one.works) for count in (1, 2)}
             splits = sorted({1, *(s for s in waves if 1 < s <= one.depths // _LEAST_STEPS)})
-            for split, raw_left in product(splits, (False, True)):
-                found = _with_most_stages(replace(one.tiling, split_k=split, converts_left=raw_left), kernel)
+            for split, converts_left in product(splits, (False, True)):
+                found = _with_most_stages(replace(one.tiling, split_k=split, converts_left=converts_left), kernel)
                 if found is not None:
                     yield found
 
 
 def _with_most_stages(tiling: Tiling, kernel: Contraction) -> SwapAB | None:
-    for stages in range(_RAW_ROWS // tiling.rows if tiling.converts_left else _MOST_STAGES, 1, -1):
+    for stages in range(_CONVERTED_ROWS // tiling.rows if tiling.converts_left else _MOST_STAGES, 1, -1):
         with suppress(ValueError):
             numbers = SwapAB(kernel, replace(tiling, stages=stages))
             width = subtile_columns(kernel, numbers.tiling)
             if width % ROWS or not holds(kernel, numbers.tiling):
                 return None
-            slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
-            numbers.shared_bytes(4 * slabs * (_PITCH * width + table_room(numbers)))
+            subtiles = tiling.rows // SUBTILE_ROWS * (tiling.columns // width)
+            numbers.shared_bytes(4 * subtiles * (_PITCH * width + table_room(numbers)))
             return numbers
     return None
 
@@ -77,10 +77,12 @@ def cycles(numbers: SwapAB) -> float:
     tiling, workers = numbers.tiling, numbers.workers
     tensor = workers * ROWS * numbers.positions * tiling.depth * (3 if numbers.terms == 2 else 1)
     weight = 4 * tiling.columns * tiling.depth
-    raw = 4 * numbers.positions * tiling.depth * tiling.converts_left
-    step = max(tensor / (HOPPER.wgmma_products * _REACHED), (weight + (raw or numbers.stage_bytes)) / HOPPER.cache_rate,
-               (weight / numbers.blocks[0] + raw / numbers.blocks[1]) / HOPPER.memory_rate,
-               workers * (_SPLIT + _ADD * numbers.positions), _LATENCY, _RAW * numbers.positions * tiling.converts_left)
+    floats = 4 * numbers.positions * tiling.depth * tiling.converts_left
+    step = max(tensor / (HOPPER.wgmma_products * _REACHED),
+               (weight + (floats or numbers.stage_bytes)) / HOPPER.cache_rate,
+               (weight / numbers.blocks[0] + floats / numbers.blocks[1]) / HOPPER.memory_rate,
+               workers * (_SPLIT + _ADD * numbers.positions), _LATENCY,
+               _CONVERT * numbers.positions * tiling.converts_left)
     waves = ceil(numbers.works / HOPPER.count)
     total = waves * (ceil(numbers.depths / tiling.split_k) * step + _TILE) + packing_cycles(numbers)
     if tiling.split_k > 1:

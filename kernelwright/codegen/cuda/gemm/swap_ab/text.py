@@ -9,14 +9,14 @@ from kernelwright.codegen.source import part_beside, text_beside
 TAKE_FOURS = """
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float4 four = @THERE@*reinterpret_cast<const float4*>(from + h * @APART@LL + 16 * k)@ELSE@;
+      const float4 four = @IN_BOUNDS@*reinterpret_cast<const float4*>(from + h * @APART@LL + 16 * k)@ELSE@;
       x[k][h][0] = four.x, x[k][h][1] = four.y, x[k][h][2] = four.z, x[k][h][3] = four.w;
     }"""
 #: Output channels are, and pairs of them lie at multiples of 8 bytes.
 TAKE_PAIRS = """
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float2 two = @THERE@*reinterpret_cast<const float2*>(from + (16 * k + e) * @APART@LL)@ELSE@;
+      const float2 two = @IN_BOUNDS@*reinterpret_cast<const float2*>(from + (16 * k + e) * @APART@LL)@ELSE@;
       x[k][0][e] = two.x, x[k][1][e] = two.y;
     }"""
 TAKE_SINGLY = """
@@ -24,15 +24,15 @@ TAKE_SINGLY = """
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        x[k][h][e] = @THERE@from[h * @OWN_APART@LL + (16 * k + e) * @CHANNEL_APART@LL]@ELSE@;"""
+        x[k][h][e] = @IN_BOUNDS@from[h * @OWN_APART@LL + (16 * k + e) * @CHANNEL_APART@LL]@ELSE@;"""
 
-SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = usual ? 1.0f : INFINITY;"
+SCALES = "right_scales[group * @OUT_CHANNELS@LL + o] = fast ? 1.0f : INFINITY;"
 # Parts of a tile have parts of the channels: the greater of their scales counts, as bits.
 SCALES_OF_PARTS = """atomicMax(reinterpret_cast<unsigned*>(right_scales) + group * @OUT_CHANNELS@LL + o,
-                    usual ? 0x3f800000u : 0x7f800000u);"""
+                    fast ? 0x3f800000u : 0x7f800000u);"""
 
 FINISH = """
-      kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the slabs before have been read.
+      kw_part_sync(15, 128 * WORKERS);  // Scales are there, and the subtiles before have been read.
       @NAME@_results(@WRITTEN_ARGUMENTS@sums, reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES), worker, thread,
                      group, row_block, column_block);"""
 
@@ -42,12 +42,13 @@ MAKE_UP = """      // What tensor cores have cut off them.
 """
 
 PARTIAL = """
-      float* const to = partial + ((part * @TILES@LL + cell) * WORKERS + worker) * (POSITIONS / 2 * 128) + thread;
+      float* const to = partial + thread
+                        + ((part * @TILES@LL + partial_slot) * WORKERS + worker) * (POSITIONS / 2 * 128);
 #pragma unroll
       for (int i = 0; i < POSITIONS / 2; ++i) to[i * 128] = sums[i];"""
 
 FILL_TABLE = """
-    @NAME@_columns(@COLUMN_ARGUMENTS@slab + @FLOATS@, thread, group, column_block * @COLUMNS@);
+    @NAME@_columns(@COLUMN_ARGUMENTS@subtile + @FLOATS@, thread, group, column_block * @COLUMNS@);
     kw_part_sync(1 + worker, 128);"""
 
 MERGE = "\n" + text_beside(__file__, "merge.cuh")

@@ -94,14 +94,14 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
 @AFTER@    stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
   kw_cp_async_wait<0>();
-  __syncthreads();  // The buffers become slabs of sums.
+  __syncthreads();  // The buffers become subtiles of sums.
 
-@SCALES@  // Teams of 128 threads finish slabs of 64 rows and @SLAB_COLUMNS@ columns.
-  constexpr int SLABS = ROWS / 64 * @PARTS@, SLAB = @SLAB@;
-  float* const slabs = reinterpret_cast<float*>(shared);
-  float* const to = slabs + (warp_row / 64 * @PARTS@ + warp_column / @SLAB_COLUMNS@) * SLAB
+@SCALES@  // Consumer warpgroups of 128 threads finish subtiles of 64 rows and @SUBTILE_COLUMNS@ columns.
+  constexpr int SUBTILES = ROWS / 64 * @PARTS@, SUBTILE = @SUBTILE@;
+  float* const subtiles = reinterpret_cast<float*>(shared);
+  float* const to = subtiles + (warp_row / 64 * @PARTS@ + warp_column / @SUBTILE_COLUMNS@) * SUBTILE
                     + (warp_row % 64 + @LANE_ROW@) * @ROW_STRIDE@
-                    + (warp_column % @SLAB_COLUMNS@ + @LANE_COLUMN@) * @COLUMN_STRIDE@;
+                    + (warp_column % @SUBTILE_COLUMNS@ + @LANE_COLUMN@) * @COLUMN_STRIDE@;
 @FILL@#pragma unroll
   for (int j = 0; j < TILE_COLUMNS; ++j)
 #pragma unroll
@@ -110,10 +110,10 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
 @STAGE@
   __syncthreads();
 @WRITTEN@#pragma unroll 1
-  for (int slab = warp / 4; slab < SLABS; slab += WARPS / 4) {
-    const long long first_row = place.first_row + slab / @PARTS@ * 64;
+  for (int subtile = warp / 4; subtile < SUBTILES; subtile += WARPS / 4) {
+    const long long first_row = place.first_row + subtile / @PARTS@ * 64;
     @NAME@_finish(@ARGUMENTS@
-        slabs + slab * SLAB,@TABLE@@ROW_SCALE@ threadIdx.x % 128, place.phase_class, place.group, first_row,
-        place.first_column + slab % @PARTS@ * @SLAB_COLUMNS@);
+        subtiles + subtile * SUBTILE,@TABLE@@ROW_SCALE@ threadIdx.x % 128, place.phase_class, place.group, first_row,
+        place.first_column + subtile % @PARTS@ * @SUBTILE_COLUMNS@);
   }
 }

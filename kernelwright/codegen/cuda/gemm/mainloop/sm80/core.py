@@ -21,19 +21,18 @@ from typing import TYPE_CHECKING
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import CHANNEL, POSITION, mma_sync
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import subtile_columns
-from kernelwright.codegen.cuda.gemm.mainloop.sm80 import convert_text as raw_text
-from kernelwright.codegen.cuda.gemm.mainloop.sm80 import text
+from kernelwright.codegen.cuda.gemm.mainloop.sm80 import convert_text, text
 from kernelwright.codegen.cuda.gemm.mainloop.sm80.layout import (
     BLOCK_BYTES,
     STATIC_BYTES,
     chain,
     least_blocks,
     left_stages,
-    raw_strides,
     shared_bytes,
     sums_per_thread,
     tilings_mma,
     warps,
+    weight_strides,
 )
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.core import Core
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
@@ -57,7 +56,7 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
     The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters; with
     ``tiling.converts_right`` the right operand itself and no ``right``, and it writes ``right_scales``. Raises
     ValueError for a tiling that no arrangement of warps fits, or that takes more shared memory than a block has, for a
-    right operand that cannot be read raw, and where the grid would exceed 2**31 - 1 blocks.
+    right operand that cannot be converted in the mainloop, and where the grid would exceed 2**31 - 1 blocks.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     down, across = warps(tiling)
@@ -68,18 +67,18 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         raise ValueError(f"{name}: {tiling} takes {shared} bytes of shared memory")
     if blocks >= 2**31:
         raise ValueError(f"{name}: {blocks} blocks exceed a grid")
-    slab = subtile_columns(kernel, tiling)
+    subtile = subtile_columns(kernel, tiling)
     parameters = [("const unsigned short* __restrict__", "left"), ("const unsigned short* __restrict__", "right"),
                   *epilogue.parameters]
     checks, support = [], epilogue.support | {"mma_sync"}
     if tiling.converts_right:
-        raw = f"in{loaded(kernel.right).buffer}"
+        weight = f"in{loaded(kernel.right).buffer}"
         # The block writes scales itself. The epilogue may read the operand, too, to compute sums again.
-        own = {"left": 0, "right_scales": 1, raw: 2}
-        parameters = [parameters[0], ("float*", "right_scales"), ("const float* __restrict__", raw),
+        own = {"left": 0, "right_scales": 1, weight: 2}
+        parameters = [parameters[0], ("float*", "right_scales"), ("const float* __restrict__", weight),
                       *(p for p in epilogue.parameters if p[1] not in own)]
-        checks = [f'if (reinterpret_cast<uintptr_t>({raw}) % 16 != 0)\n'
-                  f'    return "{name}: {raw} must be aligned to 16 bytes";']
+        checks = [f'if (reinterpret_cast<uintptr_t>({weight}) % 16 != 0)\n'
+                  f'    return "{name}: {weight} must be aligned to 16 bytes";']
         support |= {"kw_float16", "written"}
     # Where registers are short, sums would move between registers from one iteration to the next.
     whole = not tiling.promote or sums_per_thread(tiling) <= 64
@@ -98,8 +97,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
         "PHASES": prod(geometry.input_phases), "WINDOW": geometry.entries,
         "ROW_BLOCKS": geometry.blocks[0], "COLUMN_BLOCKS": geometry.blocks[1], "CLASSES": len(geometry.classes),
         "BAND": min(geometry.blocks[0], _BAND_ROWS // tiling.rows),
-        "SLAB_COLUMNS": slab, "PARTS": tiling.columns // slab, "ROW_STRIDE": epilogue.row_stride,
-        "COLUMN_STRIDE": epilogue.column_stride, "SLAB": epilogue.floats,
+        "SUBTILE_COLUMNS": subtile, "PARTS": tiling.columns // subtile, "ROW_STRIDE": epilogue.row_stride,
+        "COLUMN_STRIDE": epilogue.column_stride, "SUBTILE": epilogue.floats,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
     }
     definitions = fill(text.CORE, values, spare=values)
@@ -113,7 +112,8 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str) -> Core:
 
 
 def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
-    """The parts of the text that differ between packed and raw weights, and between kinds of sums and slabs."""
+    """The parts of the text that differ between packed and converted weights, and between kinds of sums and
+    subtiles."""
     kernel, tiling = geometry.kernel, geometry.tiling
     pairs = epilogue.column_stride == 1 and epilogue.row_stride % 2 == 0
     down, across = warps(tiling)
@@ -121,7 +121,7 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     neighbour = {} if pairs else {"pair": "e % 2"}
     table = epilogue.column_floats > 0
     result = {
-        "TABLE": " slabs + SLABS * SLAB," if table else "",
+        "TABLE": " subtiles + SUBTILES * SUBTILE," if table else "",
         "ROW_SCALE": f" {name}_row_scale(left_scales, threadIdx.x % 128, place.group, first_row),"
         if epilogue.row_scales else "",
         "FILL": text.FILL_TABLE if table and not tiling.converts_right else "",
@@ -134,27 +134,28 @@ def _parts(geometry: Geometry, epilogue: Epilogue, name: str) -> dict[str, str]:
     if not tiling.converts_right:
         return result | {
             "ALL_COLUMNS": f", ALL_COLUMNS = {geometry.allocated_columns}", "RIGHT_PLACES": "",
-            "COPY_RIGHT": text.PAIRED_COPY if geometry.pairs else text.PACKED_COPY,
+            "COPY_RIGHT": text.PAIRED_COPY if geometry.two_taps else text.PACKED_COPY,
             "STEP": text.PACKED_STEP, "SCALES": "", "WRITTEN": "", "AFTER": "",
             "PROMOTE": text.PROMOTE if tiling.promote else ""}
-    group, channels_apart, columns_apart = raw_strides(kernel)
+    group, channels_apart, columns_apart = weight_strides(kernel)
     by_channels, offset = channels_apart == 1, loaded(kernel.right).index.offset
     return result | {
-        "ALL_COLUMNS": "", "RIGHT_PLACES": raw_text.RAW_PLACES,
-        "COPY_RIGHT": raw_text.RAW_COPY_CHANNELS if by_channels else raw_text.RAW_COPY_COLUMNS,
-        "STEP": fill_some(raw_text.RAW_STEP, {
-            "READ": raw_text.RAW_READ_CHANNELS if by_channels else raw_text.RAW_READ_COLUMNS}),
-        "AFTER": raw_text.RAW_AFTER, "SCALES": raw_text.RAW_SCALES, "PROMOTE": raw_text.RAW_PROMOTE,
-        "WRITTEN": raw_text.RAW_WRITTEN + text.FILL_RAW_TABLE * table,
-        "RAW_STRIDE": str(columns_apart if by_channels else channels_apart),
-        "RAW": f"in{loaded(kernel.right).buffer}" + (f" + {offset}LL" if offset else "")
+        "ALL_COLUMNS": "", "RIGHT_PLACES": convert_text.CONVERT_PLACES,
+        "COPY_RIGHT": convert_text.CONVERT_COPY_CHANNELS if by_channels else convert_text.CONVERT_COPY_COLUMNS,
+        "STEP": fill_some(convert_text.CONVERT_STEP, {
+            "READ": convert_text.CONVERT_READ_CHANNELS if by_channels else convert_text.CONVERT_READ_COLUMNS}),
+        "AFTER": convert_text.CONVERT_AFTER, "SCALES": convert_text.CONVERT_SCALES,
+        "PROMOTE": convert_text.CONVERT_PROMOTE,
+        "WRITTEN": convert_text.CONVERT_WRITTEN + text.FILL_CONVERT_TABLE * table,
+        "WEIGHT_STRIDE": str(columns_apart if by_channels else channels_apart),
+        "WEIGHT": f"in{loaded(kernel.right).buffer}" + (f" + {offset}LL" if offset else "")
         + (f" + place.group * {group}LL" if kernel.groups > 1 else ""),
         "CHANNELS": str(kernel.in_channels), "OUT_CHANNELS": str(kernel.out_channels)}
 
 
 def _chunks(geometry: Geometry) -> dict[str, object]:
     """The parts of the text that differ between taps and pairs of them."""
-    if not geometry.pairs:
+    if not geometry.two_taps:
         return {"RIGHT_LINES": "LINES", "TAP_CHUNKS": "CHUNKS", "TAP_ROWS": "STAGES", "TAP_ROW": "stage",
                 "NOTE_ROWS": text.NOTE_ROWS, "SECOND_CHUNK": "lane / 16 * RUN_ROWS + "}
     return {"RIGHT_LINES": "2 * LINES", "TAP_CHUNKS": 2, "TAP_ROWS": "2 * STAGES", "TAP_ROW": "stage * 2 + lane / 16",
@@ -172,13 +173,13 @@ def _taps(geometry: Geometry, name: str) -> str:
                 rows.append("{" + ", ".join(map(str, numbers)) + "}")
         firsts.append(len(rows))
     kind = "long long" if geometry.allocated_rows >= 2**31 else "int"
-    width = 7 if geometry.pairs else 5
+    width = 7 if geometry.two_taps else 5
     lines = [", ".join(rows[i:i + 6]) for i in range(0, len(rows), 6)] or ["{" + ", ".join(["0"] * width) + "}"]
     body = ",\n  ".join(lines)
-    of_pairs = """ Taps are in pairs: the last two numbers are
-// the second one's rows and entry, or for want of one the first one's rows and an entry of zeros.""" * geometry.pairs
+    of_two_taps = """ Taps are in pairs: the last two numbers are
+// the second one's rows and entry, or without one the first one's rows and an entry of zeros.""" * geometry.two_taps
     return f"""// Taps by class of output positions: input phase, first row of the tap's run beyond the block's, rows
-// beyond that, entry of the window, and whether a run begins.{of_pairs}
+// beyond that, entry of the window, and whether a run begins.{of_two_taps}
 static __device__ const {kind} {name}_taps[][{width}] = {{
   {body}}};
 static __device__ const int {name}_first_tap[] = {{{", ".join(map(str, firsts))}}};"""

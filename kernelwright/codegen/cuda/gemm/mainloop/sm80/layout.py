@@ -14,11 +14,11 @@ is the limit, at 550 TFLOP/s. An A100 (108 at 1.41 GHz, 1024 multiply-adds a cyc
 needs 3070 cycles for the first: 104 TFLOP/s at most, 85 expected.
 
 Few rows, a large weight (`Tiling.converts_right`): 128 x 32768 x 32768 has 4.3 GB of w, which packing would read (1.0
-ms at 4.3 TB/s), write (1.0) and read again (1.0), beside 275 GFLOP (1.4 ms at 195 TFLOP/s). Raw, w is read once while
-products go on: 1.6 ms expected, which tensor cores limit; x comes from L2 for every block (2.1 GB with 256 columns). A
-scale for the whole of a column of w would ask for its magnitudes first, a second reading; but sums leave the tensor
-cores after every step anyway, so a step's part of a column has a scale of its own, in the multiply-add that promotes. A
-column whose magnitudes leave 2^-80 to 2^80 is computed again by the epilogue.
+ms at 4.3 TB/s), write (1.0) and read again (1.0), beside 275 GFLOP (1.4 ms at 195 TFLOP/s). Converted in the mainloop,
+w is read once while products go on: 1.6 ms expected, which tensor cores limit; x comes from L2 for every block (2.1 GB
+with 256 columns). A scale for the whole of a column of w would ask for its magnitudes first, a second reading; but sums
+leave the tensor cores after every step anyway, so a step's part of a column has a scale of its own, in the multiply-add
+that promotes. A column whose magnitudes leave 2^-80 to 2^80 is computed again by the epilogue.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from math import ceil, prod
 
 from kernelwright.codegen.cuda.gemm.epilogue.column_table import MOST_VALUES
 from kernelwright.codegen.cuda.gemm.epilogue.reduce_positions import (
-    distinct_totals,
+    distinct_expressions,
     mask_floats,
     mma_warps,
-    without_totals,
+    refused_positions,
 )
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import SUBTILE_ROWS, holds, subtile_columns
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.codegen.cuda.gemm.points import ordinary_stores
-from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry, strides_of_raw_right, suits_pairs
+from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry, strides_of_unpacked_right, suits_two_taps
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import loaded
@@ -82,13 +82,13 @@ def warps(tiling: Tiling) -> tuple[int, int]:
     return min(found)[1:]
 
 
-def raw_strides(kernel: Contraction) -> tuple[int, int, int]:
+def weight_strides(kernel: Contraction) -> tuple[int, int, int]:
     """Elements of the right operand from one group to the next, from one channel, from one output channel.
 
     Raises ValueError where `Tiling.converts_right` cannot be: the operand is to be float32 in memory, without a window,
     its channels or output channels neighbours, and 16 bytes of them at a multiple of 16 bytes.
     """
-    group, channel, column = strides_of_raw_right(kernel)
+    group, channel, column = strides_of_unpacked_right(kernel)
     apart = column if channel == 1 else channel
     if 1 not in (channel, column) or apart <= 0 or apart % 4 or group % 4 or loaded(kernel.right).index.offset % 4 \
             or (kernel.groups > 1 and kernel.out_channels % 8):
@@ -137,7 +137,8 @@ def left_stages(geometry: Geometry) -> int:
 
 
 def shared_bytes(geometry: Geometry, subtile_floats: int, column_floats: int = 0) -> int:
-    """Bytes of dynamic shared memory: copies under way, later all slabs of the block and the table of its columns."""
+    """Bytes of dynamic shared memory: copies under way, later all subtiles of the block and the table of its
+    columns."""
     tiling = geometry.tiling
     line = geometry.terms * tiling.depth // CHUNK * ROW_BYTES
     copies = line * left_stages(geometry) * geometry.run_rows
@@ -145,8 +146,8 @@ def shared_bytes(geometry: Geometry, subtile_floats: int, column_floats: int = 0
         copies += tiling.columns * (tiling.stages * 4 * tiling.depth + 2 * (line + 4) + 4)
     else:
         copies += tiling.columns * tiling.stages * geometry.terms * geometry.tap_chunks * ROW_BYTES
-    slabs = tiling.rows // SUBTILE_ROWS * (tiling.columns // subtile_columns(geometry.kernel, tiling))
-    return max(copies, 4 * (slabs * subtile_floats + column_floats))
+    subtiles = tiling.rows // SUBTILE_ROWS * (tiling.columns // subtile_columns(geometry.kernel, tiling))
+    return max(copies, 4 * (subtiles * subtile_floats + column_floats))
 
 
 def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Tiling]:
@@ -160,22 +161,22 @@ def tilings_mma(kernel: Contraction, block_bytes: int = BLOCK_BYTES) -> list[Til
         if not holds(kernel, tiling):
             continue
         geometry = Geometry(kernel, tiling)
-        if without_totals(geometry):
+        if refused_positions(geometry):
             continue
-        slab = SUBTILE_ROWS * (subtile_columns(kernel, tiling) + 8) * max(1, len(distinct_totals(kernel))) \
+        subtile = SUBTILE_ROWS * (subtile_columns(kernel, tiling) + 8) * max(1, len(distinct_expressions(kernel))) \
             + mask_floats(kernel, tiling)
         table = MOST_VALUES * (tiling.columns + 1)
-        shared = STATIC_BYTES + shared_bytes(geometry, slab, table)
+        shared = STATIC_BYTES + shared_bytes(geometry, subtile, table)
         if shared > block_bytes:
             continue
         blocks = min(least_blocks(tiling), (block_bytes + HOPPER.block_reserve) // (shared + HOPPER.block_reserve))
         cycles = _packing_cycles(geometry) + _cycles(geometry, blocks)
-        kind = tiling.rows, tiling.columns, tiling.converts_right, geometry.pairs
+        kind = tiling.rows, tiling.columns, tiling.converts_right, geometry.two_taps
         if kind not in best or cycles < best[kind][0]:
             best[kind] = cycles, tiling
     found = [tiling for _, tiling in sorted(best.values(), key=lambda pair: pair[0])]
-    pairs, others = ([t for t in found if (t.depth == CHUNK) == paired] for paired in (True, False))
-    return [*pairs[:_MOST_PAIRS], *others][:_MOST]
+    two_taps, others = ([t for t in found if (t.depth == CHUNK) == paired] for paired in (True, False))
+    return [*two_taps[:_MOST_PAIRS], *others][:_MOST]
 
 
 def _candidates(kernel: Contraction) -> Iterator[Tiling]:
@@ -183,15 +184,15 @@ def _candidates(kernel: Contraction) -> Iterator[Tiling]:
     if kernel.scheme == "float32":
         return
     terms = 2 if kernel.scheme == "fp16x3" else 1
-    deepest, pairs = max(16, -(-kernel.in_channels // 16) * 16), suits_pairs(kernel)
+    deepest, two_taps = max(16, -(-kernel.in_channels // 16) * 16), suits_two_taps(kernel)
     for rows in (64, 128, 256):
         for columns in (16, 32, 48, 64, 96, 128, 256):
             depths = [d for d in (16, 32, 64) if d <= deepest and d * terms <= 64]
-            for depth in [CHUNK] * pairs + depths:
+            for depth in [CHUNK] * two_taps + depths:
                 for stages in (3, 4, 2):
                     yield from _possible(Tiling("mma", rows, columns, depth, stages, promote=terms - 1))
     with suppress(ValueError):
-        raw_strides(kernel)
+        weight_strides(kernel)
         for rows, columns in ((64, 128), (128, 128), (128, 256)):
             for stages in (3, 4):
                 yield from _possible(Tiling("mma", rows, columns, 32, stages, promote=1, converts_right=True))

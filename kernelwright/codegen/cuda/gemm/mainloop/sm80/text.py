@@ -35,12 +35,12 @@ PACKED_STEP = """
     const unsigned from_left = left_lane + tap_rows[@TAP_ROW@], from_right = right_lane + stage * RIGHT_BYTES;
 """.lstrip("\n")
 
-# What the epilogue needs of columns, behind the slabs.
+# What the epilogue needs of columns, behind the subtiles.
 FILL_TABLE = """
   if (threadIdx.x < 128)
-    @NAME@_columns(@COLUMN_ARGUMENTS@slabs + SLABS * SLAB, threadIdx.x, place.group, place.first_column);
+    @NAME@_columns(@COLUMN_ARGUMENTS@subtiles + SUBTILES * SUBTILE, threadIdx.x, place.group, place.first_column);
 """.lstrip("\n")
-FILL_RAW_TABLE = FILL_TABLE + "  __syncthreads();\n"
+FILL_CONVERT_TABLE = FILL_TABLE + "  __syncthreads();\n"
 
 PROMOTE = """
           // The chain's sum leaves the tensor cores, which truncate: float32 additions round.

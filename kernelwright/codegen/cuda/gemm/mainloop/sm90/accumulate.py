@@ -1,7 +1,7 @@
 """How the text of a contraction's core on wgmma forms the sums of a tile: its steps, and promotion.
 
 `mainloop.sm90.accumulation_intervals` says what is done and why. Three forms: all steps written out, rounds of
-stretches, and a loop over steps with one set of registers beside the sums, or none. ``@NAME@`` stands for what
+intervals, and a loop over steps with one set of registers beside the sums, or none. ``@NAME@`` stands for what
 `mainloop.sm90.core` fills in.
 """
 
@@ -25,7 +25,7 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
         "FREE": free, "ADD_FUNCTION": parts.ADD if layout.parts else "",
         "ADD_PARAMETER": ", int add" if layout.parts else "",
         "FREE_THIS": fill_some(arrive, {"STAGE": "stage"}),
-        "OWN_PIECES": "" if layout.written_out else parts.OWN_PIECES,
+        "OWN_TAP_GROUPS": "" if layout.written_out else parts.OWN_TAP_GROUPS,
         "OWN_BEGIN": "" if layout.written_out else "@BEGIN@",
         "STEPS": f"constexpr int steps = {layout.steps};" if layout.written_out else "const int steps = end - begin;"}
     if layout.written_out:
@@ -36,11 +36,12 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
 
 
 def _yield(layout: Layout, last: str, margin: int) -> str:
-    """The line that lets the next team multiply, once all of the tile's products are on their way: where there are
-    teams."""
+    """The line that lets the next consumer warpgroup multiply, once all of the tile's products are on their way: where
+    there are
+    consumer warpgroups."""
     if layout.geometry.tiling.pingpong == 1:
         return ""
-    return "\n" + " " * margin + pass_order("(worker + 1) % TEAMS", last)
+    return "\n" + " " * margin + pass_order("(worker + 1) % WARPGROUPS", last)
 
 
 def _no_steps(layout: Layout) -> str:
@@ -58,7 +59,8 @@ def _add(part: str, sets: tuple[object, object] = (0, "@SUM_SETS@")) -> str:
 
 
 def _behind(last: bool, add: str) -> str:
-    """What stands behind a stretch of a round, the ``last`` one or another: ``add`` adds what nothing has added yet."""
+    """What stands behind an interval of a round, the ``last`` one or another: ``add`` adds what nothing has added
+    yet."""
     return fill_some(parts.ROUND_DRAINS if last else parts.ROUND_ENDS, {"ADD_OWN": add})
 
 
@@ -82,93 +84,93 @@ def _loop(layout: Layout) -> str:
 
 
 def _rounds(layout: Layout) -> str:
-    """Rounds of stretches, with two sets of registers beside the sums."""
-    several, stretches = not layout.single_steps, []
-    many = layout.round_stretches
+    """Rounds of intervals, with two sets of registers beside the sums."""
+    several, intervals = not layout.single_steps, []
+    many = layout.round_intervals
     for number in range(many):
         own, other = f"part[{number % 2}]", f"part[{1 - number % 2}]"
         calls = phases.calls(layout, own, "add" if several else "0", several)
-        text = fill_some(parts.STRETCH, {"CALLS": "\n          ".join(calls),
+        text = fill_some(parts.INTERVAL, {"CALLS": "\n          ".join(calls),
                                          "ADD_OTHER": "\n        " + _add(other) if number else ""})
-        stretches.append(text + _behind(number + 1 == many, _add(own)))
+        intervals.append(text + _behind(number + 1 == many, _add(own)))
     promote = layout.geometry.tiling.promote
     opened = "for (int add = 0, since = 0;;) {" if several else "{"
     closed = f"  if (since >= {promote} || step == end) break;\n        }}" if several else "}"
     ends = several or len(phases.variants(layout)) > 1
     return fill_some(parts.ROUNDS, {
-        "STRETCHES": "".join(stretches), "NO_STEPS": _no_steps(layout), "OPEN": opened, "CLOSE": closed,
+        "INTERVALS": "".join(intervals), "NO_STEPS": _no_steps(layout), "OPEN": opened, "CLOSE": closed,
         "COUNT": f"\n          {phases.added(layout)}\n          since += @ADVANCE@;" if several else "",
         "YIELD": _yield(layout, "step == end", 10),
-        "LAST_TAP": ", last = @NAME@_first_tap[piece + 1]" if ends else "",
+        "LAST_TAP": ", last = @NAME@_first_tap[tap_group + 1]" if ends else "",
         # Those that are added to begin as zeros; so do others, so that they do not live from tile to tile.
         "ZERO": _zero("sums[p][i]" + " = part[0][p][i] = part[1][p][i]" * several)})
 
 
 def _halves(layout: Layout) -> str:
-    """Rounds of steps, each a stretch, with one set of registers beside the sums."""
-    sets, many, stretches = layout.products * layout.geometry.tiling.parities, layout.round_stretches, []
+    """Rounds of steps, each an interval, with one set of registers beside the sums."""
+    sets, many, intervals = layout.products * layout.geometry.tiling.parities, layout.round_intervals, []
     one, two = (_add("part", (half * sets // 2, (half + 1) * sets // 2)) for half in range(2))
     margin = "\n          "
     for number in range(many):
         calls = [margin.join(phases.calls(layout, "part", "0", False, half)) for half in range(2)]
         if layout.geometry.tiling.parities == 2:  # what was defined for the first half is there
             calls[1] = margin.join(line for line in calls[1].split(margin) if not line.startswith("const"))
-        text = fill_some(parts.HALF_STRETCH, {
+        text = fill_some(parts.HALF_INTERVAL, {
             "ONE": calls[0], "TWO": calls[1], "ADD_ONE": one,
             "BEFORE": fill_some(parts.HALF_BEFORE, {"ADD_TWO": two}) if number else ""})
-        stretches.append(text + _behind(number + 1 == many, two))
-    last = ", last = @NAME@_first_tap[piece + 1]" if len(phases.variants(layout)) > 1 else ""
+        intervals.append(text + _behind(number + 1 == many, two))
+    last = ", last = @NAME@_first_tap[tap_group + 1]" if len(phases.variants(layout)) > 1 else ""
     return fill_some(parts.HALF_ROUNDS, {
-        "STRETCHES": "".join(stretches), "NO_STEPS": _no_steps(layout), "LAST_TAP": last,
+        "INTERVALS": "".join(intervals), "NO_STEPS": _no_steps(layout), "LAST_TAP": last,
         "YIELD": _yield(layout, "step == end", 10), "ZERO": _zero("sums[p][i]")})
 
 
 def _written_out(layout: Layout, arrive: str) -> str:
     """All steps of a tile, one behind the other."""
-    pieces, products, numbers = layout.pieces[0], layout.products, layout.stretch_numbers
+    tap_groups, products, numbers = layout.tap_groups[0], layout.products, layout.interval_numbers
     both, sets = layout.geometry.tiling.parities == 2, "part[2]" if layout.parts == 2 else "part"
     lines = [f"float sums[@ALL_SUMS@][COLUMNS / 2], {sets}[@ALL_SUMS@][COLUMNS / 2];"]
-    first_taps = [sum(len(piece.taps) for piece in pieces[:i]) for i in range(len(pieces))]
+    first_taps = [sum(len(tap_group.taps) for tap_group in tap_groups[:i]) for i in range(len(tap_groups))]
     names = ["sums", *(f"part[{(n - 1) % 2}]" if layout.parts == 2 else "part" for n in range(1, numbers[-1] + 1))]
-    fed = [0] * (numbers[-1] + 1)  # of each stretch, the output phases that its sums have something of
+    fed = [0] * (numbers[-1] + 1)  # of each interval, the output phases that its sums have something of
 
     def freed() -> list[str]:
         return [fill_some(arrive, {"STAGE": "before"})]
 
-    def added(stretch: int) -> list[str]:
-        if stretch < 1:
+    def added(interval: int) -> list[str]:
+        if interval < 1:
             return []
-        if fed[stretch] == (3 if both else 1):
-            return [_add(names[stretch])]
-        return [_add(names[stretch], (phase * products, (phase + 1) * products)) for phase in range(2)
-                if fed[stretch] >> phase & 1]
+        if fed[interval] == (3 if both else 1):
+            return [_add(names[interval])]
+        return [_add(names[interval], (phase * products, (phase + 1) * products)) for phase in range(2)
+                if fed[interval] >> phase & 1]
 
     body: list[str] = []
     running = False  # whether products of the step before may be on their way
-    for step, stretch in enumerate(numbers):
-        counts = pieces[step // layout.geometry.depths].counts
-        begins = step > 0 and stretch != numbers[step - 1]
-        body += ["", f"// Step {step}, of stretch {stretch}.", "kw_barrier_wait(full + 8 * stage, parity);"]
-        if begins and layout.parts == 1 and stretch > 1:
-            body += ["kw_wgmma_wait<0>();  // The registers are needed.", *freed(), *added(stretch - 1)]
+    for step, interval in enumerate(numbers):
+        counts = tap_groups[step // layout.geometry.depths].counts
+        begins = step > 0 and interval != numbers[step - 1]
+        body += ["", f"// Step {step}, of interval {interval}.", "kw_barrier_wait(full + 8 * stage, parity);"]
+        if begins and layout.parts == 1 and interval > 1:
+            body += ["kw_wgmma_wait<0>();  // The registers are needed.", *freed(), *added(interval - 1)]
             running = False
         body += [f"{'' if step else 'unsigned '}buffer = stages + stage * STAGE_BYTES;",
-                 f"@NAME@_multiply<{', '.join(map(str, counts))}>({names[stretch]}, "
+                 f"@NAME@_multiply<{', '.join(map(str, counts))}>({names[interval]}, "
                  "kw_operand(buffer + part_row * 16, @LEADING@), kw_operand(buffer + LEFT_BYTES, COLUMNS * 16), "
-                 f"{plus('@NAME@_taps', first_taps[step // layout.geometry.depths])}, {fed[stretch]});"]
-        fed[stretch] |= sum(1 << phase for phase, count in enumerate(counts) if count)
+                 f"{plus('@NAME@_taps', first_taps[step // layout.geometry.depths])}, {fed[interval]});"]
+        fed[interval] |= sum(1 << phase for phase, count in enumerate(counts) if count)
         if step + 1 == len(numbers):
             body += _yield(layout, "", 0).split("\n")[1:]
         if running:
             body += ["kw_wgmma_wait<1>();  // The step before is done.", *freed()]
         if begins and layout.parts == 2:
-            body += added(stretch - 1)
+            body += added(interval - 1)
         body += [f"{'' if step else 'int '}before = stage;", "@NEXT_STAGE@"]
         running = True
     body += ["", "kw_wgmma_wait<0>();", *freed(), *added(numbers[-1])]
     missing = [phase for phase in range(2 if both else 1) if not fed[0] >> phase & 1]
     zeros = "".join(_zero("sums[p][i]", phase * products, (phase + 1) * products) for phase in missing)
-    lines += ["// The first stretch is summed where all are added up; a later one is added while products of the next",
+    lines += ["// The first interval is summed where all are added up; a later one is added while products of the next",
               "// are on their way, as far as there are registers."]
     return "\n" + "\n".join(f"      {line}" if line else "" for line in lines) + zeros + \
         "\n".join(f"      {line}" if line else "" for line in ["", *body[1:]]) + "\n"

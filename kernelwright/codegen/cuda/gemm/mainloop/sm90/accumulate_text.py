@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from kernelwright.codegen.source import part_beside, text_beside
 
-# Where a tile's pieces begin and end.
-OWN_PIECES = """
-      const int first_piece = @NAME@_pieces[phase_class], last_piece = @NAME@_pieces[phase_class + 1];"""
+# Where a tile's tap groups begin and end.
+OWN_TAP_GROUPS = """
+      const int first_tap_group = @NAME@_tap_groups[phase_class];
+      const int last_tap_group = @NAME@_tap_groups[phase_class + 1];"""
 
 ADD = "\n" + text_beside(__file__, "add.cuh")
 
@@ -41,27 +42,27 @@ REST = """
 ROUNDS = """
       float sums[@ALL_SUMS@][COLUMNS / 2], part[2][@ALL_SUMS@][COLUMNS / 2];@ZERO@
       int before = -1;  // a stage whose products may still be running
-      int step = begin, piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
-      // Stretches are summed in part[0] and part[1] in turn: one is added while products go to the other. No products
+      int step = begin, tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
+      // Intervals are summed in part[0] and part[1] in turn: one is added while products go to the other. No products
       // are on their way where paths meet, because the compiler would make all of them wait for each other.
-      while (step < end) {@STRETCHES@
+      while (step < end) {@INTERVALS@
       }
 """
 
-STRETCH = "\n" + part_beside(__file__, "stretch.cuh")
+INTERVAL = "\n" + part_beside(__file__, "interval.cuh")
 
-# One set beside the sums, many steps, each of them a stretch.
+# One set beside the sums, many steps, each of them an interval.
 HALF_ROUNDS = """
       float sums[@ALL_SUMS@][COLUMNS / 2], part[@ALL_SUMS@][COLUMNS / 2];@ZERO@
       int before = -1;  // a stage whose products may still be running
-      int step = begin, piece = first_piece + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
+      int step = begin, tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;@NO_STEPS@
       // One half of a step's sums is added while the products of the other one run. No products are on their way where
       // paths meet, because the compiler would make all of them wait for each other.
-      while (step < end) {@STRETCHES@
+      while (step < end) {@INTERVALS@
       }
 """
 
-HALF_STRETCH = "\n" + part_beside(__file__, "half_stretch.cuh")
+HALF_INTERVAL = "\n" + part_beside(__file__, "half_interval.cuh")
 
 HALF_BEFORE = """
           kw_wgmma_wait<1>();  // The step before is done.

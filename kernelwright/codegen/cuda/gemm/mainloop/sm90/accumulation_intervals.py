@@ -1,25 +1,26 @@
-"""How the steps of a tile on wgmma are cut into stretches, whose sums are promoted to float32 registers.
+"""How the steps of a tile on wgmma are cut into intervals, whose sums are promoted to float32 registers.
 
-Tensor cores truncate as they add. So a *stretch*, ``tiling.promote`` steps of a tap each, or the one step that has
+Tensor cores truncate as they add. So a *interval*, ``tiling.promote`` steps of a tap each, or the one step that has
 more, is summed on them from zero, and what it gives is added up in float32. A warpgroup that waits for its products and
-then adds leaves the tensor cores idle, unless another one multiplies in the meantime; with teams none did. Of a tile of
-64 P rows and C columns a set of sums is P * C / 2 registers of a thread, and adding one is as many instructions of each
-warp, with one warp on a scheduler; from the end of the last product to the first one behind the additions there are
-some 100 cycles more (a guess: nobody has measured this).
+then adds leaves the tensor cores idle, unless another one multiplies in the meantime; with consumer warpgroups none
+did. Of a tile of 64 P rows and C columns a set of sums is P * C / 2 registers of a thread, and adding one is as many
+instructions of each warp, with one warp on a scheduler; from the end of the last product to the first one behind the
+additions there are some 100 cycles more (a guess: nobody has measured this).
 
 What is done about it:
 
-- The first stretch is summed in ``sums`` themselves, its first product sets them: a tile of S stretches adds S - 1
-  times, one of one stretch not at all and has no other registers than its sums.
+- The first interval is summed in ``sums`` themselves, its first product sets them: a tile of S intervals adds S - 1
+  times, one of one interval not at all and has no other registers than its sums.
 - Two sets of registers, ``part[0]`` and ``part[1]``, are filled in turn, where a thread has room for them: the products
-  of a stretch are on their way before the stretch in front of it is waited for and added.
-- The turn passes on to the next team as soon as the last products of a tile have been issued: those of the next tile
-  follow them while this one's last stretch is waited for and added (`mainloop.sm90.threads`, on barriers).
+  of an interval are on their way before the interval in front of it is waited for and added.
+- The order passes on to the next consumer warpgroup as soon as the last products of a tile have been issued: those of
+the next tile
+  follow them while this one's last interval is waited for and added (`mainloop.sm90.threads`, on barriers).
 
-Convolution of 8 to 64 channels, 3 x 3, fp16x3, pairs of taps, 3 steps to a tile, each a stretch. A step has
+Convolution of 8 to 64 channels, 3 x 3, fp16x3, pairs of taps, 3 steps to a tile, each an interval. A step has
 2 * 3 products of 64 x 64 x 16, of 32 cycles each, for each 64 rows::
 
-    of a tile                          128x64, teams 2           64x64, teams 3
+    of a tile                          128x64, consumer warpgroups 2           64x64, consumer warpgroups 3
                                        before     now            before     now
     tensor cores, cycles               1152       1152           576        576
     sums set to zero, registers        128        0              64         0
@@ -32,14 +33,14 @@ Convolution of 8 to 64 channels, 3 x 3, fp16x3, pairs of taps, 3 steps to a tile
 Where paths meet ptxas has to see that no product is on its way to a register that something else reads: otherwise it
 makes every product wait for the one before (C7514; nvcc 13.0 does so for any loop that is entered, left or repeated in
 such a state). So few steps (`FEW`) are written out one behind the other, each with its own set of sums; of more, a
-*round* of `ROUND` stretches is, and ends with a wait for all of them. It exposes one wait in `ROUND`. Two warpgroups
-that share a tile (one team) expose none in any case: one begins half a stretch earlier, and adds while the other
-multiplies. They keep one set.
+*round* of `ROUND` intervals is, and ends with a wait for all of them. It exposes one wait in `ROUND`. Two warpgroups
+that share a tile (one consumer warpgroup) expose none in any case: one begins half an interval earlier, and adds while
+the other multiplies. They keep one set.
 
-Rounds need some 8 registers more than what is written out, which 128x64 with two teams has not: with two sets ptxas
-spilled 8 to 180 bytes of some. Where there are 128 rows, or two output phases, and a step is a stretch, one set will
-do: its halves, of 64 rows or of a phase, are groups of products of their own, and one half is added while the other
-one's products run. The order of what is added to each sum stays.
+Rounds need some 8 registers more than what is written out, which 128x64 with two consumer warpgroups has not: with two
+sets ptxas spilled 8 to 180 bytes of some. Where there are 128 rows, or two output phases, and a step is an interval,
+one set will do: its halves, of 64 rows or of a phase, are groups of products of their own, and one half is added while
+the other one's products run. The order of what is added to each sum stays.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from collections.abc import Sequence
 FEW = 64
 #: The same of a round that adds sums by halves.
 MANY = 160
-#: Stretches of a round at most, an even number.
+#: Intervals of a round at most, an even number.
 ROUND = 4
-#: Steps that are looked at: a tile of more has several stretches.
+#: Steps that are looked at: a tile of more has several intervals.
 _LOOKED_AT = 64
 
 
-def stretch_numbers(advances: Sequence[int], promote: int, since: int = 0) -> list[int]:
-    """Of each step the number of the stretch that it belongs to. ``advances``: how many taps of each step follow each
+def interval_numbers(advances: Sequence[int], promote: int, since: int = 0) -> list[int]:
+    """Of each step the number of the interval that it belongs to. ``advances``: how many taps of each step follow each
     other in one sum; ``since``: how many count as if they had been before the first one."""
     numbers, number = [], 0
     for advance in advances:
@@ -68,8 +69,8 @@ def stretch_numbers(advances: Sequence[int], promote: int, since: int = 0) -> li
     return numbers
 
 
-def most_stretches(advances: Sequence[int], promote: int, offsets: Sequence[int]) -> int:
-    """The stretches that these steps have for one of the ``offsets`` of `stretch_numbers`, at least; up to 64 steps
+def most_intervals(advances: Sequence[int], promote: int, offsets: Sequence[int]) -> int:
+    """The intervals that these steps have for one of the ``offsets`` of `interval_numbers`, at least; up to 64 steps
     exactly."""
     looked_at = advances[:_LOOKED_AT]
-    return max((stretch_numbers(looked_at, promote, since)[-1] + 1 for since in offsets if looked_at), default=0)
+    return max((interval_numbers(looked_at, promote, since)[-1] + 1 for since in offsets if looked_at), default=0)

@@ -21,11 +21,12 @@ What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, w
     the same, clusters of 2            768    878       832       64 + 64         4096^3: 242 TFLOP/s
     128x192x32 fp16x3, clusters       1152   1024      1088       96 + 96         4096^3: 247 TFLOP/s
     128x256x64 fp16, clusters         1024   1170      1024       128             4096^3: 689 TFLOP/s
-    128x128x32 fp16, 3 taps, teams     768    742       779       128             see below
+    128x128x32 fp16, 3 taps, consumer warpgroups     768    742       779       128             see below
 
 Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 128, 126, 3 in fp16 has 16384 tiles of
-4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two teams they overlap: 0.46 ms, 658
-TFLOP/s predicted; without, 0.71 ms. (Measured: benchmarks/notes/contractions.md, "Predicted and measured".)
+4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two consumer warpgroups they overlap:
+0.46 ms, 658 TFLOP/s predicted; without, 0.71 ms. (Measured: benchmarks/notes/contractions.md, "Predicted and
+measured".)
 
 Truncation: tensor cores cut what they add to the lowest bit of the sum. So sums are added up in float32 registers every
 ``promote`` steps, and within a step the small products (low times high terms) come before the large ones. How products
@@ -44,7 +45,7 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90 import frame
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import output_parity as phases
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import results_text as results
 from kernelwright.codegen.cuda.gemm.mainloop.sm90 import text as parts
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, Piece
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, TapGroup
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.cuda.gemm.operands import convert_in_mainloop as convert
 from kernelwright.codegen.cuda.gemm.operands import prepack_concurrent as ahead
@@ -78,18 +79,18 @@ class Core:
     shared_bytes: int
 
 
-def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ...] = ()) -> Core:
+def core(geometry: Geometry, epilogue: Epilogue, name: str, second_run: tuple[str, ...] = ()) -> Core:
     """The core for ``tiling.core == "wgmma"``: ``NAME_core`` and its launch.
 
-    The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters. ``again``: the lines
-    between a first run and a second, where x is not packed and its scales are guesses. Raises ValueError for a tiling
-    that does not fit a block.
+    The launch reads ``left`` and ``right``, the packed operands, and the epilogue's parameters. ``second_run``: the
+    lines between a first run and a second, where x is not packed and its scales are guesses. Raises ValueError for a
+    tiling that does not fit a block.
     """
     kernel, tiling = geometry.kernel, geometry.tiling
     subtile_floats = epilogue.floats + epilogue.column_floats
     layout = Layout(geometry, subtile_floats if tiling.split_k == 1 else 0)
     if tiling.split_k > 1 and 4 * subtile_floats > BLOCK_BYTES:
-        raise ValueError(f"{name}: {4 * subtile_floats} bytes of a slab do not fit a block")
+        raise ValueError(f"{name}: {4 * subtile_floats} bytes of a subtile do not fit a block")
     row_blocks = -(-geometry.blocks[0] // tiling.cluster)
     tiles = kernel.groups * len(geometry.classes) * row_blocks * geometry.blocks[1] * tiling.split_k
     kind = "bf16" if geometry.element == "bfloat16" else "f16"
@@ -109,14 +110,15 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "RESULTS": results.PARTIAL if tiling.split_k > 1 else RESULTS_IN_REGISTERS if epilogue.in_registers
         else results.RESULTS,
         "MERGE": addition(name, tiling.split_k, geometry.sums_of_part) + results.MERGE if tiling.split_k > 1 else "",
-        "SLAB_POINTER": "" if tiling.split_k > 1 else results.SLAB_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
+        "SUBTILE_POINTER": "" if tiling.split_k > 1 else results.SUBTILE_POINTER, "ALL_ROW_BLOCKS": geometry.blocks[0],
         "BEGIN": parts.BEGIN_PART if tiling.split_k > 1 else parts.BEGIN,
         "TILE": "long long" if tiles >= 2**30 else "int", "TILES": f"{tiles}{'LL' if tiles >= 2**30 else ''}",
         "ROWS": tiling.rows, "APART": geometry.step, "COLUMNS": tiling.columns,
         "CHUNKS": tiling.depth // CHUNK, "TERMS": geometry.terms,
         "PITCH": layout.pitch, "STAGES": tiling.stages, "STAGE_BYTES": layout.stage_bytes,
-        "SLAB": subtile_floats, "SLAB_COLUMNS": epilogue.columns, **_slabs(epilogue),
-        "WORKERS": layout.workers, "TEAMS": tiling.pingpong, "PRODUCTS": layout.products, "DEPTHS": geometry.depths,
+        "SUBTILE": subtile_floats, "SUBTILE_COLUMNS": epilogue.columns, **_subtiles(epilogue),
+        "WORKERS": layout.workers, "WARPGROUPS": tiling.pingpong, "PRODUCTS": layout.products,
+        "DEPTHS": geometry.depths,
         "GROUPS": kernel.groups,
         "ALL_CHUNKS": geometry.chunks, "ALL_ROWS": geometry.allocated_rows, "LEFT_BLOCK": geometry.left_block,
         "X_CHUNKS": 1 if kernel.axes else tiling.depth // CHUNK,
@@ -139,56 +141,57 @@ def core(geometry: Geometry, epilogue: Epilogue, name: str, again: tuple[str, ..
         "COUNT_FILLS": parts.COUNT_FILLS if layout.keeps_right else "",
         "BRING": parts.BRING_CLUSTER if cluster else parts.BRING,
         "PAIRS": PAIRS, "FIRST_PAIR": first_pair(geometry.terms), "NEXT_STAGE": frame.NEXT_STAGE,
-        **({"SKIP": parts.SKIP, "TURN": ", turn = 0",
-            "AWAIT_ORDER": frame.await_order("worker", "(turn - 1) / TEAMS")} if tiling.pingpong > 1 else
-           {"SKIP": "@FILL_TABLE@", "TURN": ""}),
+        **({"SKIP": parts.SKIP, "TILE_NUMBER": ", tile_number = 0",
+            "AWAIT_ORDER": frame.await_order("worker", "(tile_number - 1) / WARPGROUPS")} if tiling.pingpong > 1 else
+           {"SKIP": "@FILL_TABLE@", "TILE_NUMBER": ""}),
         **sums.values(layout, f"if (before >= 0 && {who}) {fill_some(how, {'STAGE': 'before'})}", f"if ({who}) {how}"),
         **phases.values(layout, epilogue, promoted),
     }
-    text = fill(parts.FUNCTIONS + frame.KERNEL + "@MERGE@", frame.USUAL | values, spare=frame.USUAL | values)
+    text = fill(parts.FUNCTIONS + frame.KERNEL + "@MERGE@", frame.DEFAULTS | values, spare=frame.DEFAULTS | values)
     lines = wrapped([line.rstrip() for line in text.split("\n")])
     support = {"tensor_core", f"wgmma_{kind}_{tiling.columns}"} | ({"cluster"} if cluster else set())
     return Core("\n".join(line for line, after in zip(lines, [*lines[1:], ""], strict=True) if line or after),
-                _launches(geometry, layout, epilogue, name, tiles, again), epilogue.support | support, layout.threads,
+                _launches(geometry, layout, epilogue, name, tiles, second_run), epilogue.support | support,
+                layout.threads,
                 layout.shared_bytes)
 
 
 def _tables(layout: Layout, name: str) -> str:
     """What each step brings, by class of output positions."""
-    pieces = [piece for group in layout.pieces for piece in group]
-    taps = [numbers for piece in pieces for numbers in _numbers(piece)]
+    tap_groups = [tap_group for group in layout.tap_groups for tap_group in group]
+    taps = [numbers for tap_group in tap_groups for numbers in _numbers(tap_group)]
     begins, first_tap = [0], [0]
-    for group in layout.pieces:
+    for group in layout.tap_groups:
         begins.append(begins[-1] + len(group))
-    for piece in pieces:
-        first_tap.append(first_tap[-1] + len(piece.taps))
-    pairs = layout.geometry.pairs
-    taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * pairs}}}"
-    of_taps = "Of a tap: rows beyond, entry of the window." if not pairs else f"""Of a pair of taps: the first one's
+    for tap_group in tap_groups:
+        first_tap.append(first_tap[-1] + len(tap_group.taps))
+    two_taps = layout.geometry.two_taps
+    taps_text = ", ".join("{" + ", ".join(map(str, numbers)) + "}" for numbers in taps) or f"{{0, 0{', 0' * two_taps}}}"
+    of_taps = "Of a tap: rows beyond, entry of the window." if not two_taps else f"""Of a pair of taps: the first one's
 // rows beyond, plus {_LEADING} times those from it to the second one; entries of both, or one of zeros."""
     more = "\n" + convert.definitions(layout, name) if layout.geometry.tiling.takes_left else ""
     if layout.geometry.tiling.packs_concurrently:
         more += "\n" + ahead.definitions(layout, name)
-    return f"""// Pieces of a class of output positions. Of each: first row of x beyond the tile's, phases of the input
-// included; rows; first tap. {of_taps}
-static __constant__ int {name}_pieces[] = {{{", ".join(map(str, begins))}}};
-static __constant__ long long {name}_place[] = {{{", ".join(str(p.place) for p in pieces) or "0"}}};
-static __constant__ int {name}_rows[] = {{{", ".join(str(p.rows) for p in pieces) or "0"}}};
+    return f"""// Tap groups of a class of output positions. Of each: first row of x beyond the tile's, phases of
+// the input included; rows; first tap. {of_taps}
+static __constant__ int {name}_tap_groups[] = {{{", ".join(map(str, begins))}}};
+static __constant__ long long {name}_place[] = {{{", ".join(str(p.place) for p in tap_groups) or "0"}}};
+static __constant__ int {name}_rows[] = {{{", ".join(str(p.rows) for p in tap_groups) or "0"}}};
 static __constant__ int {name}_first_tap[] = {{{", ".join(map(str, first_tap))}}};
-static __constant__ int {name}_taps[][{2 + pairs}] = {{{taps_text}}};{more}"""
+static __constant__ int {name}_taps[][{2 + two_taps}] = {{{taps_text}}};{more}"""
 
 
-def _numbers(piece: Piece) -> list[tuple[int, ...]]:
-    """Of each tap or pair of a piece, its row in the table of taps."""
-    if not piece.seconds:
-        return list(piece.taps)
+def _numbers(tap_group: TapGroup) -> list[tuple[int, ...]]:
+    """Of each tap or pair of a tap group, its row in the table of taps."""
+    if not tap_group.seconds:
+        return list(tap_group.taps)
     return [(beyond + _LEADING * apart, entry, second)
-            for (beyond, entry), (apart, second) in zip(piece.taps, piece.seconds, strict=True)]
+            for (beyond, entry), (apart, second) in zip(tap_group.taps, tap_group.seconds, strict=True)]
 
 
 def _taps(geometry: Geometry, taps: str) -> dict[str, object]:
     """How the text finds what it multiplies; ``taps``: how many of them a step brings w for."""
-    if not geometry.pairs:
+    if not geometry.two_taps:
         return {"NUMS": 2, "TAP_CHUNKS": "CHUNKS", "LEADING": "PITCH * 16", "LINE_TAPS": taps,
                 "ENTRY": "@NAME@_taps[first + j / TERMS][1]", "TERM": "j % TERMS"}
     # The leading offset of x is added with a pair's rows: both are in its number.
@@ -221,15 +224,15 @@ def _table(epilogue: Epilogue, tiling: Tiling) -> dict[str, object]:
                               results.FILL_MERGE_TABLE_OF_ENTRIES)
     return {
         **values,
-        "COLUMN_TABLE": ", " + plus("slab", epilogue.floats),
+        "COLUMN_TABLE": ", " + plus("subtile", epilogue.floats),
         "TABLE_AT": epilogue.floats, "ENTRY_ROWS": epilogue.entry_rows,
         "COLUMN_ARGUMENTS": "".join(f"{parameter}, " for _, parameter in epilogue.column_parameters),
         "TABLE_OF": "" if split else of, "FILL_TABLE": "" if split else fill_it,
         "FILL_MERGE_TABLE": merge if split else ""}
 
 
-def _slabs(epilogue: Epilogue) -> dict[str, object]:
-    """How high slabs are, and where a thread's sums lie in them."""
+def _subtiles(epilogue: Epilogue) -> dict[str, object]:
+    """How high subtiles are, and where a thread's sums lie in them."""
     return {"HEIGHT": epilogue.height, "PLACES": results.PLACES if epilogue.places else "",
             "PASS_PLACES": ", places[p]" if epilogue.places else "",
             "STAGE_PLACES": ", const int (&places)[2]" if epilogue.places else "",
@@ -245,46 +248,46 @@ def _parameters(geometry: Geometry, epilogue: Epilogue) -> tuple[tuple[str, str]
         found += (("unsigned*", "left_ready"),) * geometry.tiling.packs_concurrently
         found = tuple(dict.fromkeys((*found, *convert.parameters(geometry))))
         if guessed(geometry, "left"):
-            found += (("unsigned*", "marks"), ("bool", "again"))
+            found += (("unsigned*", "marks"), ("bool", "second_run"))
     return found
 
 
 def _barriers(layout: Layout) -> dict[str, object]:
     """The barriers of a block, behind its stages and the epilogue's subtiles."""
     tiling = layout.geometry.tiling
-    slabs = "" if tiling.split_k > 1 else " + " + times("SLAB * 4", layout.workers)
+    subtiles = "" if tiling.split_k > 1 else " + " + times("SUBTILE * 4", layout.workers)
     found = [frame.Barriers("full", "STAGES", "@FULL_ARRIVALS@", "@WHO_FILLS@"),
-             frame.Barriers("empty", "STAGES", "4 * WORKERS / TEAMS * CLUSTER", "warps that multiply")]
-    found += [frame.ordered("TEAMS")] * (tiling.pingpong > 1)
-    return frame.barrier_values(f"stages + STAGES * STAGE_BYTES{slabs}", found,
+             frame.Barriers("empty", "STAGES", "4 * WORKERS / WARPGROUPS * CLUSTER", "warps that multiply")]
+    found += [frame.ordered("WARPGROUPS")] * (tiling.pingpong > 1)
+    return frame.barrier_values(f"stages + STAGES * STAGE_BYTES{subtiles}", found,
                                 "  const unsigned stages = kw_shared(shared);\n")
 
 
 def _producers(layout: Layout) -> dict[str, object]:
     """Who brings steps, and how."""
     geometry, tiling = layout.geometry, layout.geometry.tiling
-    raw, packs = tiling.converts_left, tiling.packs_concurrently
-    shared = {"PRODUCERS": convert.FILL if raw else parts.COPY + ahead.PACK * packs,
-              "PRODUCED_TILES": parts.PRODUCED_TILES, "LEFT_OF_TILE": "" if raw else parts.LEFT_OF_TILE,
-              "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if raw else 10))}
-    again = guessed(geometry, "left") and geometry.tiling.takes_left
-    if not raw:
+    converts, packs = tiling.converts_left, tiling.packs_concurrently
+    shared = {"PRODUCERS": convert.FILL if converts else parts.COPY + ahead.PACK * packs,
+              "PRODUCED_TILES": parts.PRODUCED_TILES, "LEFT_OF_TILE": "" if converts else parts.LEFT_OF_TILE,
+              "BRING_RIGHT": "\n".join(indent(parts.BRING_RIGHT.split("\n"), 16 if converts else 10))}
+    second_run = guessed(geometry, "left") and geometry.tiling.takes_left
+    if not converts:
         return {**shared, "PRODUCER_GROUPS": layout.producer_groups, "FULL_ARRIVALS": 1,
-                "WHO_FILLS": "the producer of the step", "SECOND_RUN": convert.SECOND_RUN if again else "",
+                "WHO_FILLS": "the producer of the step", "SECOND_RUN": convert.SECOND_RUN if second_run else "",
                 **(ahead.values(layout) if packs else {"AWAIT_LEFT": ""}),
                 "LEFT_PARAMETER": "unsigned short* left, " if packs else "const unsigned short* __restrict__ left, "}
     return {**shared, "FULL_ARRIVALS": 1 + layout.filling.warps, "LEFT_PARAMETER": "",
             "WHO_FILLS": "who brings w, and each warp that brings x",
-            "SECOND_RUN": convert.SECOND_RUN if again else "", **convert.values(layout)}
+            "SECOND_RUN": convert.SECOND_RUN if second_run else "", **convert.values(layout)}
 
 
-def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int, again: tuple[str, ...]
+def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str, tiles: int, second_run: tuple[str, ...]
               ) -> tuple[str, ...]:
     """The host's lines: as many blocks as stay on the device's multiprocessors."""
     finishing = [parameter for _, parameter in epilogue.parameters]
     split = geometry.tiling.split_k
     arguments = ", ".join([*["left"] * (not geometry.tiling.converts_left), "right",
-                           *(_passed(given) for _, given in _parameters(geometry, epilogue) if given != "again")])
+                           *(_passed(given) for _, given in _parameters(geometry, epilogue) if given != "second_run")])
     blocks = prod(geometry.blocks) * geometry.kernel.groups * len(geometry.classes) * geometry.tiling.rows // 64
     shared = 4 * (epilogue.floats + epilogue.column_floats)
     merge = (*addition_launch(name, split, geometry.sums_of_part),
@@ -300,10 +303,10 @@ def _launches(geometry: Geometry, layout: Layout, epilogue: Epilogue, name: str,
         device = [*ask_processors(name), f"const long long resident = {layout.blocks}LL * processors;"]
         launch = f'KW_LAUNCH("{name}", {name}_core, resident < {tiles}LL ? resident : {tiles}LL, {layout.threads}, ' \
             f"{layout.shared_bytes}, stream, {arguments});"
-        return attribute, *device, *_twice(launch, arguments, again), *merge
+        return attribute, *device, *_runs(launch, arguments, second_run), *merge
     block = f"dim3({layout.threads}), {layout.shared_bytes}"
     *before, launch = launch_of_clusters(name, cluster, block, f"{tiles}LL", arguments)
-    return attribute, *before, *_twice(launch, arguments, again), *merge
+    return attribute, *before, *_runs(launch, arguments, second_run), *merge
 
 
 def _passed(parameter: str) -> str:
@@ -311,9 +314,9 @@ def _passed(parameter: str) -> str:
     return {"partial": "sums", "marks": "reinterpret_cast<unsigned*>(left_scales)"}.get(parameter, parameter)
 
 
-def _twice(launch: str, arguments: str, again: tuple[str, ...]) -> tuple[str, ...]:
+def _runs(launch: str, arguments: str, second_run: tuple[str, ...]) -> tuple[str, ...]:
     """A launch of the core; where scales may have been wrong two, with what finds better ones between them."""
-    if not again:
+    if not second_run:
         return (launch,)
     first, second = (launch.replace(arguments, f"{arguments}, {value}") for value in ("false", "true"))
-    return first, *again, second
+    return first, *second_run, second

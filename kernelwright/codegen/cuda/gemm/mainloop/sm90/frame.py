@@ -24,13 +24,13 @@ from kernelwright.codegen.source import text_beside
 KERNEL = "\n" + text_beside(__file__, "kernel.cuh")
 
 #: What stands for names of `KERNEL` where a core says nothing else: one block on a multiprocessor and no cluster.
-USUAL = {"RESIDENT": 1, "SECOND_RUN": "", "INIT_SHARED": "", "START": "__syncthreads();", "PLACE": "", "END": ""}
+DEFAULTS = {"RESIDENT": 1, "SECOND_RUN": "", "INIT_SHARED": "", "START": "__syncthreads();", "PLACE": "", "END": ""}
 
 #: To the next stage of the ring; ``parity`` is that of the phase in which the stage's barriers are.
 NEXT_STAGE = "if (++stage == STAGES) stage = 0, parity ^= 1;"
 
 #: Barriers of the order in which consumer warpgroups multiply.
-ORDERED = "turns"
+ORDERED = "order"
 
 
 @dataclass(frozen=True, slots=True)

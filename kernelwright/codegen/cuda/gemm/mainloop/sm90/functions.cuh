@@ -6,12 +6,12 @@ static __device__ __forceinline__ void @NAME@_tile(@TILE@ tile, int& group, int&
 @TILE_PLACE@
 }
 
-// Puts a thread's sums of a slab's columns into the slab; they begin at number `first` of its sums of 64 rows.
-static __device__ __forceinline__ void @NAME@_stage(@STAGED@, int first, float* slab,
+// Puts a thread's sums of a subtile's columns into the subtile; they begin at number `first` of its sums of 64 rows.
+static __device__ __forceinline__ void @NAME@_stage(@STAGED@, int first, float* subtile,
                                                     int thread@STAGE_PLACES@) {
   @STAGE_AT@
 #pragma unroll
-  for (int j = 0; j < @SLAB_COLUMNS@ / 8; ++j) {
+  for (int j = 0; j < @SUBTILE_COLUMNS@ / 8; ++j) {
     const float* s = sums + first + 4 * j;
 @STORE@
   }

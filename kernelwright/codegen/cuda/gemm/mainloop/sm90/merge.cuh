@@ -1,9 +1,9 @@
 // Adds the parts of 64 rows of a tile in order, and finishes them.
 static __global__ void __launch_bounds__(128) @NAME@_merge(
     @FINISH_PARAMETERS@) {
-  constexpr int COLUMNS = @COLUMNS@, SLAB_COLUMNS = @SLAB_COLUMNS@, SLABS = COLUMNS / SLAB_COLUMNS;
+  constexpr int COLUMNS = @COLUMNS@, SUBTILE_COLUMNS = @SUBTILE_COLUMNS@, SUBTILES = COLUMNS / SUBTILE_COLUMNS;
   constexpr long long PART = @GROUPS@LL * @CLASSES@ * @ALL_ROW_BLOCKS@ * @COLUMN_BLOCKS@ * (@ROWS@ * COLUMNS);
-  KW_DYNAMIC_SHARED(float, slab);
+  KW_DYNAMIC_SHARED(float, subtile);
   const int thread = threadIdx.x;
   unsigned at = blockIdx.x;
   const int rows = at % (@ROWS@ / 64);
@@ -22,12 +22,12 @@ static __global__ void __launch_bounds__(128) @NAME@_merge(
     for (int i = 0; i < COLUMNS / 2; ++i) sums[i] += from[part * PART + i * 128];
   const long long first_row = row_block * @ROWS@LL + rows * 64;@ROW_SCALE@
 #pragma unroll 1
-  for (int number = 0; number < SLABS; ++number) {
-    __syncthreads();  // The slab before has been read.
-    if (number == 0) @NAME@_stage(sums, 0, slab, thread);
-    if (number == 1) @NAME@_stage(sums, (SLABS - 1) * (SLAB_COLUMNS / 2), slab, thread);
+  for (int number = 0; number < SUBTILES; ++number) {
+    __syncthreads();  // The subtile before has been read.
+    if (number == 0) @NAME@_stage(sums, 0, subtile, thread);
+    if (number == 1) @NAME@_stage(sums, (SUBTILES - 1) * (SUBTILE_COLUMNS / 2), subtile, thread);
     __syncthreads();
-    @NAME@_finish(@ARGUMENTS@slab@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
-                  column_block * COLUMNS + number * SLAB_COLUMNS);
+    @NAME@_finish(@ARGUMENTS@subtile@COLUMN_TABLE@@PASS_SCALE@, thread, phase_class, group, first_row,
+                  column_block * COLUMNS + number * SUBTILE_COLUMNS);
   }
 }

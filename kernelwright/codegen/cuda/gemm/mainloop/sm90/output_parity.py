@@ -1,8 +1,8 @@
 """What a core on wgmma says of output phases: one to a tile, or both of the last axis (``tiling.parities``).
 
 With two, a warpgroup has sums of either, ``sums[phase * PRODUCTS + p]``: registers, which only a constant can name. So
-a piece's taps are in the order of the phases that they feed, and their numbers are constants of ``NAME_multiply``. All
-products of a step are one group, whichever phase they feed: nothing waits between them.
+a tap group's taps are in the order of the phases that they feed, and their numbers are constants of ``NAME_multiply``.
+All products of a step are one group, whichever phase they feed: nothing waits between them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 
 from kernelwright.codegen.cuda.gemm.epilogue.accumulator_layout import wgmma
 from kernelwright.codegen.cuda.gemm.epilogue.subtile import Epilogue
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import Piece
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import TapGroup
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.threads import Layout
 from kernelwright.codegen.terms import plus, times
 
@@ -51,15 +51,15 @@ def values(layout: Layout, epilogue: Epilogue, promoted: bool) -> dict[str, obje
         "STORE": _store_both_places(strides[1]) if epilogue.places else _store(*strides, both=True)}
 
 
-def _pieces(layout: Layout) -> list[Piece]:
-    """The pieces of all classes, in order."""
-    return [piece for group in layout.pieces for piece in group]
+def _tap_groups(layout: Layout) -> list[TapGroup]:
+    """The tap groups of all classes, in order."""
+    return [tap_group for group in layout.tap_groups for tap_group in group]
 
 
 def variants(layout: Layout) -> list[tuple[int, ...]]:
-    """The different numbers of taps, of each phase, that pieces have."""
+    """The different numbers of taps, of each phase, that tap groups have."""
     least = (1,) * layout.geometry.tiling.parities
-    return sorted({piece.counts for piece in _pieces(layout)}, reverse=True) or [least]
+    return sorted({tap_group.counts for tap_group in _tap_groups(layout)}, reverse=True) or [least]
 
 
 def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None = None) -> list[str]:
@@ -69,7 +69,7 @@ def calls(layout: Layout, into: str, add: str, advances: bool, half: int | None 
     is of use behind them; ``half``: which half of the sums, where they are added by halves.
     """
     found, both = variants(layout), layout.geometry.tiling.parities == 2
-    lines = ["const int middle = @NAME@_second_tap[piece];"] * (both and (advances or len(found) > 1))
+    lines = ["const int middle = @NAME@_second_tap[tap_group];"] * (both and (advances or len(found) > 1))
     for i, counts in enumerate(found):
         which = f"last - first == {counts[0]}"
         if both:
@@ -88,12 +88,12 @@ def added(layout: Layout) -> str:
 
 
 def _second_taps(layout: Layout) -> str:
-    """The table of the first tap of each piece that feeds the second phase."""
+    """The table of the first tap of each tap group that feeds the second phase."""
     taps, firsts = 0, []
-    for piece in _pieces(layout):
-        firsts.append(taps + piece.counts[0])
-        taps += len(piece.taps)
-    return "\n// Of a piece, too: the first tap that feeds the second phase.\n" \
+    for tap_group in _tap_groups(layout):
+        firsts.append(taps + tap_group.counts[0])
+        taps += len(tap_group.taps)
+    return "\n// Of a tap group, too: the first tap that feeds the second phase.\n" \
         f"static __constant__ int @NAME@_second_tap[] = {{{', '.join(map(str, firsts)) or '0'}}};"
 
 
@@ -107,7 +107,7 @@ def _store(row: int, column: int, both: bool = False) -> str:
             {e: f"make_float2(s[{e}], s[{e + 1}])" for e in (0, 2)}
         kind, count = "float2", 2
     apart = "8 * j + column" if column == 1 and not both else times("(8 * j + column)", column)
-    first = plus("slab", times("row", row), apart)
+    first = plus("subtile", times("row", row), apart)
     lines = ["const float* t = others + first + 4 * j;"] * both
     lines.append(f"{kind}* to = {f'reinterpret_cast<float2*>({first})' if count > 1 else first};")
     for half in ((0, 1), (2, 3)):
@@ -117,7 +117,7 @@ def _store(row: int, column: int, both: bool = False) -> str:
 
 def _store_places(column: int) -> str:
     """The lines that put four sums of a thread where its rows have places."""
-    return f"""    float* to = slab + (8 * j + column) * {column};
+    return f"""    float* to = subtile + (8 * j + column) * {column};
     if (places[0] >= 0) to[places[0]] = s[0], to[places[0] + {column}] = s[1];
     if (places[1] >= 0) to[places[1]] = s[2], to[places[1] + {column}] = s[3];"""
 
@@ -125,7 +125,7 @@ def _store_places(column: int) -> str:
 def _store_both_places(column: int) -> str:
     """The same of both phases, which are neighbours."""
     return f"""    const float* t = others + first + 4 * j;
-    float* to = slab + (8 * j + column) * {column};
+    float* to = subtile + (8 * j + column) * {column};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {{
       if (places[i] < 0) continue;

@@ -1,7 +1,7 @@
       @STEPS@
-      const bool mine = turn % TEAMS == worker;
-      turn += 1;
-      if (!mine) {  // another team's tile
+      const bool mine = tile_number % WARPGROUPS == worker;
+      tile_number += 1;
+      if (!mine) {  // another consumer warpgroup's tile
         stage += steps % STAGES;
         parity ^= steps / STAGES & 1;
         if (stage >= STAGES) stage -= STAGES, parity ^= 1;

@@ -2,12 +2,12 @@
 
 A step brings one run of rows of x (one copy for each chunk of channels) and what is multiplied with it: the weights of
 all taps of the run, or of as many as fit (`Steps.taps`). Taps whose rows overlap so share one copy of x; a run in
-several pieces copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
+several tap groups copies x again for each, which is a small part of the bytes (three taps of 128 columns: a quarter).
 
-Two output phases (``tiling.parities``): a tile has twice as many sums, of the same rows of x. The taps of a piece are
-in the order of the phases that they feed, because sums are registers, whose numbers are constants.
+Two output phases (``tiling.parities``): a tile has twice as many sums, of the same rows of x. The taps of a tap group
+are in the order of the phases that they feed, because sums are registers, whose numbers are constants.
 
-Where taps are paired (`tap_runs`) a piece's taps are pairs, so that no cut parts them. The leading offset of a
+Where taps are paired (`tap_runs`) a tap group's taps are pairs, so that no cut parts them. The leading offset of a
 descriptor of x is the distance of a pair's rows, which 14 bits hold: a run's taps are at most 64 rows apart.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, MOST_PAIRS, Rows, alike
+from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK, MOST_TAP_PAIRS, Rows, alike
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.cuda.gemm.tap_runs import Run
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
@@ -25,14 +25,14 @@ from kernelwright.codegen.cuda.loops.schedule import MULTIPROCESSORS
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.roofline.multiprocessors import HOPPER
 
-#: Rows of one product and of a slab of the epilogue.
+#: Rows of one product and of a subtile of the epilogue.
 PRODUCT_ROWS = 64
 #: Bytes of shared memory of a block.
 BLOCK_BYTES = HOPPER.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TapGroup:
     """Taps that one step serves: rows from ``place`` (phases included) on; taps as in `Run`, beyond ``place``, and what
     they are paired with.
 
@@ -48,7 +48,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a block's tiles, from the geometry and the floats of one slab of the epilogue."""
+    """The steps of a block's tiles, from the geometry and the floats of one subtile of the epilogue."""
 
     geometry: Geometry
     subtile_floats: int
@@ -56,8 +56,8 @@ class Steps:
     @property
     def workers(self) -> int:
         """Warpgroups that multiply."""
-        teams = self.geometry.tiling.pingpong
-        return teams if teams > 1 else 2 if self.geometry.tiling.rows > PRODUCT_ROWS else 1
+        warpgroups = self.geometry.tiling.pingpong
+        return warpgroups if warpgroups > 1 else 2 if self.geometry.tiling.rows > PRODUCT_ROWS else 1
 
     @property
     def products(self) -> int:
@@ -69,10 +69,10 @@ class Steps:
         """Taps (or pairs of them) of a step at most: as many of a run as leave room for all stages."""
         longest = max((len(run.taps) for c in self.geometry.classes for run in c.runs), default=1)
         tiling = self.geometry.tiling
-        most = MOST_PAIRS if self.geometry.pairs and tiling.promote else longest
-        if not self.geometry.pairs and tiling.promote == 1 and tiling.depth == 16:
+        most = MOST_TAP_PAIRS if self.geometry.two_taps and tiling.promote else longest
+        if not self.geometry.two_taps and tiling.promote == 1 and tiling.depth == 16:
             most = 2 * tiling.parities  # that few channels are asked for where the sums of more taps are too short
-        if self.geometry.pairs and tiling.promote:
+        if self.geometry.two_taps and tiling.promote:
             least = alike([run.counts for c in self.geometry.classes for run in c.runs])
             if least and self.bytes_with(least) <= BLOCK_BYTES:
                 return least
@@ -89,7 +89,7 @@ class Steps:
         return tiling.stages * (stage + 16) + 16 * (tiling.pingpong - 1) + 4 * self.subtile_floats * self.workers
 
     def _pitch(self, taps: int) -> int:
-        reach = _longest_reach(self.geometry.usual, taps)
+        reach = _longest_reach(self.geometry.canonical, taps)
         return 8 if reach is None else -(-(self.geometry.tiling.rows + reach) // 8) * 8
 
     @property
@@ -119,18 +119,18 @@ class Steps:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory: stages, slabs, barriers."""
+        """Bytes of dynamic shared memory: stages, subtiles, barriers."""
         return self.bytes_with(self.taps)
 
     @cached_property
-    def pieces(self) -> tuple[tuple[Piece, ...], ...]:
+    def tap_groups(self) -> tuple[tuple[TapGroup, ...], ...]:
         """By class of output positions, what its steps serve."""
-        return self.pieces_of(self.taps)
+        return self.tap_groups_of(self.taps)
 
-    def pieces_of(self, taps: int) -> tuple[tuple[Piece, ...], ...]:
-        """The pieces with at most so many taps each, of equal lengths where possible."""
+    def tap_groups_of(self, taps: int) -> tuple[tuple[TapGroup, ...], ...]:
+        """The tap groups with at most so many taps each, of equal lengths where possible."""
         geometry = self.geometry
-        return _pieces(geometry.usual, taps, geometry.tiling.rows, geometry.chunks * geometry.allocated_rows)
+        return _tap_groups(geometry.canonical, taps, geometry.tiling.rows, geometry.chunks * geometry.allocated_rows)
 
     @property
     def keeps_right(self) -> bool:
@@ -147,39 +147,40 @@ class Steps:
         channels are reduced, and slower where they are not. x comes from memory for each class, and so not as it lies.
         """
         geometry, tiling = self.geometry, self.geometry.tiling
-        steps = [len(group) * geometry.depths for group in self.pieces]
+        steps = [len(group) * geometry.depths for group in self.tap_groups]
         alone = geometry.kernel.groups == geometry.blocks[1] == tiling.split_k == 1
         if not alone or not all(steps) or not steps:
             return ""
         if tiling.stages % sum(steps) == 0:
             return "stacked" if len(steps) > 1 else "one"
         evenly = MULTIPROCESSORS // tiling.cluster % len(steps) == 0
-        alike = evenly and len({tuple(sorted(len(piece.taps) for piece in group)) for group in self.pieces}) == 1
+        alike = evenly and len({tuple(sorted(len(tap_group.taps) for tap_group in group))
+                                for group in self.tap_groups}) == 1
         if any(tiling.stages % count for count in steps):
             return ""
-        again = geometry.kernel.reductions and not tiling.converts_left
-        return "side by side" if alike else "in turn" if again else ""
+        reduces = geometry.kernel.reductions and not tiling.converts_left
+        return "side by side" if alike else "in turn" if reduces else ""
 
     @property
     def steps(self) -> int:
         """Steps of a tile of the first class of output positions."""
-        return len(self.pieces[0]) * self.geometry.depths
+        return len(self.tap_groups[0]) * self.geometry.depths
 
     @property
     def most_steps(self) -> int:
         """Steps of a tile at most, or of those of all classes where a block goes through them."""
-        steps = [len(group) * self.geometry.depths for group in self.pieces]
+        steps = [len(group) * self.geometry.depths for group in self.tap_groups]
         return sum(steps) if self.order == "stacked" else max(steps)
 
     @property
     def complete(self) -> bool:
-        """Whether every piece feeds all output phases of a tile."""
-        return all(all(piece.counts) for group in self.pieces for piece in group)
+        """Whether every tap group feeds all output phases of a tile."""
+        return all(all(tap_group.counts) for group in self.tap_groups for tap_group in group)
 
     @property
     def always_steps(self) -> bool:
         """Whether no tile, or part of one, is without steps."""
-        least = min((len(group) for group in self.pieces), default=0)
+        least = min((len(group) for group in self.tap_groups), default=0)
         return least * self.geometry.depths >= self.geometry.tiling.split_k
 
 
@@ -202,17 +203,17 @@ def _parts(run: Run, taps: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1024)
 def _longest_reach(rows: Rows, taps: int) -> int | None:
-    """The rows that the taps of a piece are apart at most; None where there are no pieces."""
+    """The rows that the taps of a tap group are apart at most; None where there are no tap groups."""
     return max((max(run.reaches[begin:end]) - run.taps[begin][0] for group in rows.classes for run in group.runs
                 for begin, end in _parts(run, taps)), default=None)
 
 
 @lru_cache(maxsize=1024)
-def _pieces(rows: Rows, taps: int, tile_rows: int, phase_rows: int) -> tuple[tuple[Piece, ...], ...]:
-    """Pieces by class. tile_rows: of a tile. phase_rows: rows of x from one input phase to the next."""
+def _tap_groups(rows: Rows, taps: int, tile_rows: int, phase_rows: int) -> tuple[tuple[TapGroup, ...], ...]:
+    """Tap groups by class. tile_rows: of a tile. phase_rows: rows of x from one input phase to the next."""
     result = []
     for group in rows.classes:
-        pieces = []
+        tap_groups = []
         for run in group.runs:
             for begin, end in _parts(run, taps):
                 first, last = run.taps[begin][0], max(run.reaches[begin:end])
@@ -222,6 +223,6 @@ def _pieces(rows: Rows, taps: int, tile_rows: int, phase_rows: int) -> tuple[tup
                 seconds = tuple(run.seconds[i] for i in order) if run.seconds else ()
                 counts = tuple(feeds.count(phase) for phase in range(rows.tiling.parities))
                 place = run.phase * phase_rows + run.shift + first
-                pieces.append(Piece(place, tile_rows + last - first, part, counts, seconds))
-        result.append(tuple(pieces))
+                tap_groups.append(TapGroup(place, tile_rows + last - first, part, counts, seconds))
+        result.append(tuple(tap_groups))
     return tuple(result)

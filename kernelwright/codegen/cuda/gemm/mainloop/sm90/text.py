@@ -38,16 +38,17 @@ SIDE_BY_SIDE = """  group = 0, column_block = 0;
 IN_TURN = """  group = 0, column_block = 0;
   phase_class = static_cast<int>(tile / @ROW_BLOCKS@), row_block = static_cast<int>(tile % @ROW_BLOCKS@);"""
 IN_BANDS = """\
-  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, CLASSES = @CLASSES@, CELLS = CLASSES * @COLUMN_BLOCKS@, BAND = @BAND@;
-  constexpr @TILE@ ALL = static_cast<@TILE@>(ROW_BLOCKS) * CELLS;
+  constexpr int ROW_BLOCKS = @ROW_BLOCKS@, CLASSES = @CLASSES@, TILES_ACROSS = CLASSES * @COLUMN_BLOCKS@, BAND = @BAND@;
+  constexpr @TILE@ ALL = static_cast<@TILE@>(ROW_BLOCKS) * TILES_ACROSS;
   group = static_cast<int>(tile / ALL);
   const @TILE@ rest = tile % ALL;
-  const int band = static_cast<int>(rest / (BAND * CELLS)) * BAND, within = static_cast<int>(rest % (BAND * CELLS));
+  const int band = static_cast<int>(rest / (BAND * TILES_ACROSS)) * BAND;
+  const int within = static_cast<int>(rest % (BAND * TILES_ACROSS));
   const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
-  const int cell = within / height;
+  const int across = within / height;
   row_block = band + within % height;
-  phase_class = cell % CLASSES;
-  column_block = cell / CLASSES;"""
+  phase_class = across % CLASSES;
+  column_block = across / CLASSES;"""
 
 _BANDS = IN_BANDS, "neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both."
 #: By the order of tiles: where one lies, and a note. And the orders in which a block may come to another class.
@@ -57,9 +58,9 @@ ORDERS = {"": _BANDS, "one": _BANDS,
           "in turn": (IN_TURN, "all blocks go from one class of positions to the next. Its w stays in shared memory.")}
 REFILLED = ("side by side", "in turn")
 
-BEGIN = "const int begin = 0, end = (last_piece - first_piece) * DEPTHS;"
+BEGIN = "const int begin = 0, end = (last_tap_group - first_tap_group) * DEPTHS;"
 
-BEGIN_PART = """const int all = (last_piece - first_piece) * DEPTHS;
+BEGIN_PART = """const int all = (last_tap_group - first_tap_group) * DEPTHS;
       const int begin = static_cast<int>(static_cast<long long>(all) * part_number / SPLIT);
       const int end = static_cast<int>(static_cast<long long>(all) * (part_number + 1) / SPLIT);"""
 

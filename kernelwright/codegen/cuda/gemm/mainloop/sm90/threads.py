@@ -4,9 +4,9 @@
 
 Tiles in work (``tiling.pingpong``): with one, two warpgroups share a tile of 128 or 256 rows and a block begins the
 next tile when both are done; with more, each warpgroup has a tile of its own, and while some write their results
-another multiplies. The producers bring steps in the order of tiles. A team begins a tile when the one before it has
-seen the last step of its own and asked for its products, which may still be running: a barrier tells no more than
-whether its last phase is over, so nobody may wait for a later one.
+another multiplies. The producers bring steps in the order of tiles. A consumer warpgroup begins a tile when the one
+before it has seen the last step of its own and asked for its products, which may still be running: a barrier tells no
+more than whether its last phase is over, so nobody may wait for a later one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import 
     FEW,
     MANY,
     ROUND,
-    most_stretches,
-    stretch_numbers,
+    interval_numbers,
+    most_intervals,
 )
-from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, Piece, Steps
-from kernelwright.codegen.cuda.gemm.operands.converter_warps import ITEM_REGISTERS, Filling
+from kernelwright.codegen.cuda.gemm.mainloop.sm90.steps import BLOCK_BYTES, Steps, TapGroup
+from kernelwright.codegen.cuda.gemm.operands.converter_warps import LOAD_CHUNK_REGISTERS, Filling
 from kernelwright.codegen.cuda.gemm.packed_layout import CHUNK
 from kernelwright.roofline.multiprocessors import HOPPER
 
@@ -31,7 +31,8 @@ from kernelwright.roofline.multiprocessors import HOPPER
 PROCESSOR_BYTES, RESERVED_BYTES = 228 * 1024, 1024
 #: Registers of a multiprocessor, of a producer's thread, and what a consumer needs besides its sums.
 REGISTERS, PRODUCER_REGISTERS, OTHER_REGISTERS = HOPPER.registers, 40, 40
-#: The same of a thread that fills two sets in turn, but where a team's steps are written out: ptxas spills with fewer.
+#: The same of a thread that fills two sets in turn, but where a consumer warpgroup's steps are written out: ptxas
+#: spills with fewer.
 _TURNING_REGISTERS = 48
 #: Registers of a producer's thread that waits for x to be packed.
 _WAITING_REGISTERS = 48
@@ -66,12 +67,12 @@ class Layout(Steps):
     @cached_property
     def filling(self) -> Filling:
         """How producers bring x that they read as it lies in memory."""
-        items = self.geometry.tiling.depth // CHUNK * -(-self.pitch // 32)
-        return Filling(items, self.geometry.tiling.stages, self.geometry.depths)
+        load_chunks = self.geometry.tiling.depth // CHUNK * -(-self.pitch // 32)
+        return Filling(load_chunks, self.geometry.tiling.stages, self.geometry.depths)
 
     @cached_property
     def fill_batch(self) -> int:
-        """Items that a warp of theirs asks for at a time: as many as registers are left for."""
+        """Load chunks that a warp of theirs asks for at a time: as many as registers are left for."""
         groups = self.producer_groups
         pool = self._launch_registers(1) // 8 * 8 * (groups + self.workers)
         need = self._need(min(1, self._most_parts))
@@ -124,35 +125,36 @@ class Layout(Steps):
         """Registers of a thread that brings steps."""
         if not self.geometry.tiling.converts_left:
             return _WAITING_REGISTERS if self.geometry.tiling.packs_concurrently else PRODUCER_REGISTERS
-        return -(-(PRODUCER_REGISTERS + ITEM_REGISTERS * self.fill_batch) // 8) * 8
+        return -(-(PRODUCER_REGISTERS + LOAD_CHUNK_REGISTERS * self.fill_batch) // 8) * 8
 
     @property
     def offset(self) -> int:
-        """The steps by which the second warpgroup's first stretch is shorter: one multiplies while the other adds."""
+        """The steps by which the second warpgroup's first interval is shorter: one multiplies while the other adds."""
         return self.geometry.tiling.promote // 2 if self.workers == 2 and self.geometry.tiling.pingpong == 1 else 0
 
-    def _advances(self, pieces: tuple[Piece, ...]) -> list[int]:
+    def _advances(self, tap_groups: tuple[TapGroup, ...]) -> list[int]:
         """Of each step of a tile, how many taps follow each other in one sum."""
-        return [max(piece.counts) for piece in pieces for _ in range(self.geometry.depths)]
+        return [max(tap_group.counts) for tap_group in tap_groups for _ in range(self.geometry.depths)]
 
     @cached_property
     def single_steps(self) -> bool:
-        """Whether each step is a stretch."""
-        return all(max(piece.counts) >= self.geometry.tiling.promote for group in self.pieces for piece in group)
+        """Whether each step is an interval."""
+        return all(max(tap_group.counts) >= self.geometry.tiling.promote for group in self.tap_groups
+                   for tap_group in group)
 
     @property
-    def stretch_numbers(self) -> list[int]:
-        """Of each step of a tile of the first class, the stretch that it belongs to."""
-        return stretch_numbers(self._advances(self.pieces[0]), self.geometry.tiling.promote)
+    def interval_numbers(self) -> list[int]:
+        """Of each step of a tile of the first class, the interval that it belongs to."""
+        return interval_numbers(self._advances(self.tap_groups[0]), self.geometry.tiling.promote)
 
     @cached_property
-    def stretches(self) -> int:
-        """The most stretches that a tile has, of those of its steps that are looked at."""
+    def intervals(self) -> int:
+        """The most intervals that a tile has, of those of its steps that are looked at."""
         tiling, most = self.geometry.tiling, 0
-        for group in self.pieces:
+        for group in self.tap_groups:
             advances = self._advances(group)
             ends = [len(advances) * i // tiling.split_k for i in range(tiling.split_k + 1)]
-            most = max(most, *(most_stretches(advances[begin:end], tiling.promote, (0, self.offset))
+            most = max(most, *(most_intervals(advances[begin:end], tiling.promote, (0, self.offset))
                                for begin, end in pairwise(ends)))
         return most
 
@@ -160,11 +162,12 @@ class Layout(Steps):
     def step_products(self) -> int:
         """Products of 64 rows of a step at most."""
         deep = max(1, self.geometry.tiling.depth // 16) * (3 if self.geometry.terms == 2 else 1)
-        return max((len(piece.taps) for group in self.pieces for piece in group), default=0) * deep * self.products
+        return max((len(tap_group.taps) for group in self.tap_groups for tap_group in group),
+                   default=0) * deep * self.products
 
     @property
-    def round_stretches(self) -> int:
-        """Stretches of a round."""
+    def round_intervals(self) -> int:
+        """Intervals of a round."""
         return ROUND if ROUND * self.step_products <= (MANY if self.halves else FEW) else 2
 
     @property
@@ -174,7 +177,7 @@ class Layout(Steps):
 
     @cached_property
     def _is_short(self) -> bool:
-        same = len(self.pieces) == self.geometry.tiling.split_k == 1 and (not self.offset or self.single_steps)
+        same = len(self.tap_groups) == self.geometry.tiling.split_k == 1 and (not self.offset or self.single_steps)
         return same and self.steps * self.step_products <= FEW
 
     @cached_property
@@ -189,9 +192,9 @@ class Layout(Steps):
     def _most_parts(self) -> int:
         """Sets that are of use: none where nothing is added up, two where products can run while one is added."""
         tiling = self.geometry.tiling
-        if not tiling.promote or self.stretches < 2:
+        if not tiling.promote or self.intervals < 2:
             return 0
-        return 2 if self.stretches > 2 and (self._is_short or self._has_rounds) else 1
+        return 2 if self.intervals > 2 and (self._is_short or self._has_rounds) else 1
 
     @property
     def _has_rounds(self) -> bool:
@@ -201,18 +204,18 @@ class Layout(Steps):
     @property
     def halves(self) -> bool:
         """Whether one half of the sums is added while the products of the other one run: of rounds without room for
-        two sets, where each step is a stretch."""
-        several = self.products * self.geometry.tiling.parities > 1 and self.stretches > 1 and self.single_steps
+        two sets, where each step is an interval."""
+        several = self.products * self.geometry.tiling.parities > 1 and self.intervals > 1 and self.single_steps
         return self.parts == 1 and several and not self._is_short and self._has_rounds
 
     @property
     def waits(self) -> int:
         """How often a tile's products wait for additions: no other warpgroup's or block's run meanwhile."""
         shared = self.blocks == 2 or (self.workers == 2 and self.geometry.tiling.pingpong == 1)
-        between = 0 if shared or not self.parts else self.stretches - 1
+        between = 0 if shared or not self.parts else self.intervals - 1
         if self.written_out:
             return 0 if self.parts == 2 else max(0, between - 1)
-        return between // self.round_stretches if self.parts == 2 or self.halves else between
+        return between // self.round_intervals if self.parts == 2 or self.halves else between
 
     def _need(self, parts: int) -> int:
         per_product = self.geometry.tiling.columns // 2 * self.geometry.tiling.parities

@@ -133,7 +133,7 @@ class WorkTile(Geometry):
         return ROWS // (self.tiling.columns * self.interleaved)
 
     @cached_property
-    def item_line(self) -> ContractionAxis:
+    def work_tile_line(self) -> ContractionAxis:
         """The axis of lines as a work tile has it: its output phases are the stacked lines."""
         axis = self.line_axis
         if self.kernel.pool_lines > 1:  # lines of a window come one after the other
@@ -149,7 +149,7 @@ class WorkTile(Geometry):
     @property
     def line_stride(self) -> int:
         """Lines of x from those of a work tile to those of the next one below."""
-        return self.item_line.in_stride
+        return self.work_tile_line.in_stride
 
     @property
     def pooled(self) -> int:
@@ -229,7 +229,7 @@ class WorkTile(Geometry):
 
 def window_offsets(numbers: WorkTile) -> list[int]:
     """Lines of x that a work tile's window has, from its first one."""
-    return sorted({tap.offset - numbers.first_offset for tap in numbers.item_line.taps})
+    return sorted({tap.offset - numbers.first_offset for tap in numbers.work_tile_line.taps})
 
 
 def position_offsets(numbers: WorkTile) -> list[int]:
@@ -240,7 +240,7 @@ def position_offsets(numbers: WorkTile) -> list[int]:
 def products_of(numbers: WorkTile) -> tuple[Product, ...]:
     """All of them, of one pair of terms."""
     found = []
-    lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.item_line.taps}
+    lines = {(tap.phase, tap.offset - numbers.first_offset): tap for tap in numbers.work_tile_line.taps}
     positions = {(tap.phase, tap.offset): tap for tap in numbers.positions.taps}
     offsets = sorted(position_offsets(numbers), key=numbers.row_of)
     rows = [numbers.row_of(offset) for offset in offsets]

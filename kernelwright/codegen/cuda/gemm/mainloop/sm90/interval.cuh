@@ -1,5 +1,5 @@
         @OPEN@
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
+          const int first = @NAME@_first_tap[tap_group]@LAST_TAP@;
           const unsigned buffer = stages + stage * STAGE_BYTES;
           const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
           const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
@@ -10,5 +10,5 @@
           @FREE@
           before = stage;
           @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;@COUNT@
+          if (++depth == DEPTHS) depth = 0, ++tap_group;@COUNT@
         @CLOSE@@ADD_OTHER@

@@ -1,9 +1,9 @@
   // Splits 32 channels of the thread's column into float16 terms, times the power of two that brings the greatest into
   // [2^14, 2^15). The step's sums are multiplied by its inverse when they leave the tensor cores, so a step may have a
   // scale of its own: w is read once. What is not finite is taken as 0 and remembered as infinite.
-  const auto split = [&](int stage, int turn) {
+  const auto split = [&](int stage, int buffer) {
     const float* from = reinterpret_cast<const float*>(shared + LEFT_STAGES * LEFT_BYTES + 2 * RIGHT_BYTES
-                                                       + stage * RAW_BYTES);
+                                                       + stage * FLOAT_BYTES);
     float w[32];
 @READ@    unsigned most = 0;
 #pragma unroll
@@ -19,8 +19,8 @@
     }
     const unsigned exponent = min(268u - (most >> 23), 253u);
     const float scale = __uint_as_float(exponent << 23);
-    factors[turn * COLUMNS + threadIdx.x] = __uint_as_float((254u - exponent) << 23);
-    uint4* const to = reinterpret_cast<uint4*>(shared + LEFT_STAGES * LEFT_BYTES + turn * RIGHT_BYTES) + threadIdx.x;
+    factors[buffer * COLUMNS + threadIdx.x] = __uint_as_float((254u - exponent) << 23);
+    uint4* const to = reinterpret_cast<uint4*>(shared + LEFT_STAGES * LEFT_BYTES + buffer * RIGHT_BYTES) + threadIdx.x;
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       unsigned terms[TERMS][8];

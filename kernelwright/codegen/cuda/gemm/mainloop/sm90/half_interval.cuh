@@ -1,5 +1,5 @@
         {
-          const int first = @NAME@_first_tap[piece]@LAST_TAP@;
+          const int first = @NAME@_first_tap[tap_group]@LAST_TAP@;
           const unsigned buffer = stages + stage * STAGE_BYTES;
           const unsigned long long a = kw_operand(buffer + part_row * 16, @LEADING@);
           const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
@@ -11,5 +11,5 @@
           @ADD_ONE@
           before = stage;
           @NEXT_STAGE@
-          if (++depth == DEPTHS) depth = 0, ++piece;
+          if (++depth == DEPTHS) depth = 0, ++tap_group;
         }
