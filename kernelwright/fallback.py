@@ -21,7 +21,7 @@ from kernelwright.culprits import Culprits
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Kernel, Plan
+from kernelwright.plan.records import Kernel, KernelConfig, Plan
 from kernelwright.roofline.devices import Device
 
 Value = TypeVar("Value")
@@ -59,7 +59,7 @@ class StepBack:
     without: str
     rewriting: Rewriting
     kept: dict[Node, str]
-    contractions: dict[Node, Choice] = field(default_factory=dict)
+    contractions: dict[Node, KernelConfig] = field(default_factory=dict)
     channels_last: frozenset[Node] = frozenset()
 
     @property
@@ -92,7 +92,7 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
             yield step
         if channels_last:
             yield StepBack(Level.LAYOUT, "convolutions channels-last", rewriting, dict(kept), contractions)
-        exact = {n: choice.exact() for n, choice in contractions.items()}
+        exact = {n: config.exact() for n, config in contractions.items()}
         if exact != contractions:
             contractions = exact
             yield StepBack(Level.FUNCTIONS, "approximate functions behind the sums of contractions", rewriting,
@@ -129,7 +129,7 @@ def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: R
     covered = {n for step in culprits.kernels for n in step.covers}
     names = dict.fromkeys(s.name for s in culprits.kernels)
     kernels = f"the kernel{'s' if len(names) > 1 else ''} {', '.join(names)}"
-    exact = {n: choice.exact() for n, choice in plan.contractions.items() if n in covered}
+    exact = {n: config.exact() for n, config in plan.contractions.items() if n in covered}
     if any(exact[n] != plan.contractions[n] for n in exact):
         return StepBack(Level.CULPRITS, f"approximate functions in {kernels}", rewriting, dict(plan.kept),
                         plan.contractions | exact, plan.channels_last)
@@ -137,7 +137,7 @@ def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: R
     if rules:
         return _without_rules(captured, device, rewriting, plan, rules, f", which made {kernels}" if covered else "")
     kept = plan.kept | dict.fromkeys(covered, reason)
-    left = {n: choice for n, choice in plan.contractions.items() if n not in covered}
+    left = {n: config for n, config in plan.contractions.items() if n not in covered}
     return StepBack(Level.CULPRITS, kernels, rewriting, kept, left, plan.channels_last)
 
 
@@ -152,7 +152,7 @@ def without_kind(captured: Graph, device: Device, reason: str, rewriting: Rewrit
         return _without_rules(captured, device, rewriting, plan, rules) if rules else whole_mode(captured, reason)
     own = {n for s in steps for n in [n for n in s.covers if n in plan.contractions]
            or [n for n in s.covers if n.kind not in _POINT_BY_POINT] or s.covers}
-    left = {n: choice for n, choice in plan.contractions.items() if n not in own}
+    left = {n: config for n, config in plan.contractions.items() if n not in own}
     return StepBack(Level.CULPRITS, "", rewriting, plan.kept | dict.fromkeys(own, reason), left, plan.channels_last)
 
 

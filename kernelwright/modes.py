@@ -59,7 +59,7 @@ class ModeProgram:
     @cached_property
     def program(self) -> Hashable:
         """Equal for modes that run the same program."""
-        contractions = frozenset((node, repr(choice)) for node, choice in self.plan.contractions.items())
+        contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
                 frozenset(self.plan.kept), contractions, self.plan.channels_last)

@@ -73,7 +73,7 @@ class Tuning:
         if not self._may_contract() or not self.stages.budget.measures or not count or not can_fork():
             return
         try:
-            calls: dict[str, Callable[[], contractions.Forms]] = {}
+            calls: dict[str, Callable[[], contractions.Candidates]] = {}
             for mode in distinct(modes):
                 calls |= contractions.to_try(
                     mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
@@ -301,8 +301,8 @@ class Tuning:
         texts = []
         for some in (mode, other):
             places = {n: place for place, n in enumerate(some.plan.graph.nodes())}
-            choices = sorted((places[n], repr(choice)) for n, choice in some.plan.contractions.items() if n in places)
-            texts.append((render(some.captured), render(some.plan.graph), choices,
+            configs = sorted((places[n], repr(config)) for n, config in some.plan.contractions.items() if n in places)
+            texts.append((render(some.captured), render(some.plan.graph), configs,
                           sorted(places[n] for n in some.plan.kept if n in places),
                           sorted(places[n] for n in some.plan.channels_last if n in places)))
         return repr((machine(self.problem.device), generator_digest(), self.target, mode.recordings, texts))

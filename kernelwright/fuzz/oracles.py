@@ -36,7 +36,7 @@ from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.layouts.channels_last import can_be_channels_last
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.problem import load_problem
 from kernelwright.problem.seeds import seed_generators
 from kernelwright.programs import new_model
@@ -271,7 +271,7 @@ def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterat
     with _Stage("plan"):
         plan = make_plan(graph, captured, dict.fromkeys(operators[::3], "asked"), move_bias=True, channels_last=last)
     yield plan, " (every third operator kept)"
-    chosen = {n: Choice("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
+    chosen = {n: KernelConfig("fp16x3" if n.dtype == "float32" else "native") for n in graph.nodes() if can_contract(n)}
     if has_skeleton(Contraction, target) and chosen:
         with _Stage("plan"):
             plan = make_plan(graph, captured, move_bias=True, contractions=chosen)

@@ -134,18 +134,19 @@ def contraction_use(step: KernelStep, plan: Plan, device: Device) -> Contraction
         return None
     node = step.covers[0]
     operations = node.operator.operations(node)
-    choice = plan.contractions.get(node)
-    if choice is not None and step.pass_number == 2:
-        choice = choice.recompute
-    figures = choice.figures if choice is not None else None
+    config = plan.contractions.get(node)
+    if config is not None and step.pass_number == 2:
+        config = config.recompute
+    measurement = config.measurement if config is not None else None
     tiling = tiling_words(step.kernel.tiling)
-    if figures is None:
+    if measurement is None:
         return ContractionUse(step.kernel.scheme, tiling, operations)
     tf32 = node.op == "convolution" and not node.get("exact")
     moved = sum(n.bytes for n in (*step.inputs, *step.outputs)) / device.memory_peak
     least = max(moved, operations / device.best_arithmetic(torch_dtype(node.dtype), tf32=tf32))
-    return ContractionUse(step.kernel.scheme, tiling, operations, figures.seconds, figures.torch_seconds, figures.error,
-                          figures.torch_error, least / figures.seconds)
+    return ContractionUse(step.kernel.scheme, tiling, operations, measurement.seconds, measurement.torch_seconds,
+                          measurement.error,
+                          measurement.torch_error, least / measurement.seconds)
 
 
 def rule_uses(rewriting: Rewriting) -> tuple[RuleUse, ...]:

@@ -19,7 +19,7 @@ from kernelwright.plan.fusion.epilogue import ends_sums, joining
 from kernelwright.plan.reading.access import widens
 from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.reading.settled import settled
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.plan.roles import PLACES, roles_of
 
 #: Calls of PyTorch's whose results are contiguous, whatever their operands are.
@@ -102,7 +102,7 @@ class Grouping:
     """
 
     def __init__(self, roots: Iterable[Node], kept: set[Node], stored: set[Node], apart: set[Node],
-                 products: Mapping[Node, Choice] | None = None, before: Grouping | None = None) -> None:
+                 products: Mapping[Node, KernelConfig] | None = None, before: Grouping | None = None) -> None:
         self.apart = apart
         self.products = products or {}
         if before is None:

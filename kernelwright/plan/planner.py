@@ -26,7 +26,7 @@ from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.reading.access import MustStore
-from kernelwright.plan.records import Choice, Kernel, KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.records import Kernel, KernelConfig, KernelStep, Plan, Step, TorchStep
 from kernelwright.plan.traversal import alternating
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
@@ -49,7 +49,7 @@ class _Failed(Exception):
 
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
-              channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, Choice] | None = None,
+              channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, KernelConfig] | None = None,
               known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
@@ -104,7 +104,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
-             products: dict[Node, Choice], known: dict[Hashable, Any]) -> Plan:
+             products: dict[Node, KernelConfig], known: dict[Hashable, Any]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
     Reductions are taken in two stages for the sake of contractions that take the first one: those that none took stay
@@ -135,7 +135,7 @@ def _grouped(lowered: Lowered, known: dict[Hashable, Any]) -> tuple[Grouping, di
     """The groups, and what those compile to that become loops or contractions. known: by the forms of groups what they
     compile to, or what is asked of the grouping for it, to which more is added."""
     compilers: dict[str, Callable[..., _Compiled]] = {
-        **_COMPILERS, "contraction": partial(compile_contraction, choices=lowered.anchors)}
+        **_COMPILERS, "contraction": partial(compile_contraction, configs=lowered.anchors)}
     stored = set(lowered.stored)
     apart: set[Node] = set()
     rounds, grouping = 0, None
@@ -189,14 +189,14 @@ def _compiled(compiler: Callable[..., _Compiled], group: Group, grouping: Groupi
         return _Asked(type(problem), problem.node)
 
 
-def _form(group: Group, grouping: Grouping, anchors: Mapping[Node, Choice]) -> Hashable:
+def _form(group: Group, grouping: Grouping, anchors: Mapping[Node, KernelConfig]) -> Hashable:
     """All that a group's kernel depends on: rounds of grouping leave most groups as they were, and so do plans of one
     model."""
     computed = _computed(group, grouping)
     loaded = frozenset(i for n in computed for i in n.inputs if grouping.is_loaded(i))
     settled = frozenset(n for n in computed if n in group.settled)
-    choice = anchors[group.nodes[0]] if group.kind == "contraction" else None
-    how = choice and (choice.scheme, choice.tiling, choice.exact_functions)
+    config = anchors[group.nodes[0]] if group.kind == "contraction" else None
+    how = config and (config.scheme, config.tiling, config.exact_functions)
     return group.kind, group.domain, group.axes, group.over, tuple(group.nodes), loaded, settled, how
 
 

@@ -17,7 +17,7 @@ from kernelwright.plan.layouts.channels_last import lay_out
 from kernelwright.plan.lowering.deviations import from_deviations
 from kernelwright.plan.lowering.lower import lower
 from kernelwright.plan.lowering.traced import traced
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.plan.roles import roles_of
 
 
@@ -35,7 +35,7 @@ class Lowered:
     values: dict[Node, Node]
     source: dict[Node, Node]
     kept: set[Node]
-    anchors: dict[Node, Choice]
+    anchors: dict[Node, KernelConfig]
     firsts: list[tuple[Node, Node, Node]]
     stored: set[Node]
 
@@ -51,13 +51,13 @@ class Lowered:
         self.source = traced(made, self.source) if source is None else source
         self.values = {n: moved[v] for n, v in self.values.items()}
         self.kept = {moved.get(n, n) for n in self.kept}
-        self.anchors = {moved[n]: choice for n, choice in self.anchors.items()}
+        self.anchors = {moved[n]: config for n, config in self.anchors.items()}
         self.firsts = [(moved[first], reduction, node) for first, reduction, node in self.firsts]
         self.stored = {moved[n] for n in self.stored}
 
 
 def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, channels_last: frozenset[Node],
-            products: Mapping[Node, Choice], whole: Collection[Node]) -> Lowered:
+            products: Mapping[Node, KernelConfig], whole: Collection[Node]) -> Lowered:
     """The graph below ``roots`` lowered, its reductions moved and in two stages where that may help, and laid out.
 
     kept, move_bias, channels_last: see :func:`kernelwright.plan.planner.make_plan`. products: contractions that become
@@ -67,14 +67,14 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
     values = {n: lowered[n] for n in roots}
     anchors = {n: products[source[n]] for n in walk(values.values()) if n.op in ANCHORS and source[n] in products}
     graph = Lowered(values, source, {lowered[n] for n in kept if n in lowered}, anchors, [], set())
-    if any(choice.reduces for choice in anchors.values()):
+    if any(config.reduces for config in anchors.values()):
         graph.move(affine_sums(graph.values.values(), graph.roles, _reducing(graph)))
         of_lines = [n for n in _reducing(graph) if (graph.anchors[n].recompute or graph.anchors[n]).lines]
         staged = in_two_stages(graph.values.values(), graph.roles, _reducing(graph), whole, of_lines)
         firsts = [(first, reduction, graph.source[reduction]) for first, reduction in staged.firsts]
         graph.move(staged.moved)
         graph.firsts, graph.stored = firsts, staged.combined
-    if any(choice.recompute is not None for choice in graph.anchors.values()):
+    if any(config.recompute is not None for config in graph.anchors.values()):
         recomputed = recompute(graph.values.values(), graph.roles, graph.anchors)
         graph.move(recomputed.moved, recomputed.sources(graph.source))
         graph.anchors, graph.stored = recomputed.anchors, graph.stored | recomputed.stored
@@ -103,4 +103,4 @@ def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, chan
 
 def _reducing(graph: Lowered) -> list[Node]:
     """Contractions that take reductions along."""
-    return [n for n, choice in graph.anchors.items() if choice.reduces]
+    return [n for n, config in graph.anchors.items() if config.reduces]

@@ -15,7 +15,7 @@ Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Contraction
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Measurement:
     """What was measured of a contraction: seconds of the kernel and of the torch calls that it replaces, and the
     largest rms error of each against float64, over the rms of the result."""
 
@@ -26,29 +26,29 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelConfig:
     """How a contraction becomes a kernel (see :class:`kernelwright.plan.contraction.record.Contraction`).
 
-    figures: None where nothing was measured. reduces: whether reductions of its output channels or positions join it,
-    where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.
+    measurement: None where nothing was measured. reduces: whether reductions of its output channels or positions join
+    it, where a kernel can take them. lines: whether windows of positions that join it have two lines, where they can.
     exact_functions: as in the kernel. recompute: how pass 2 computes it, once statistics of its results are known; None
     where the results are stored, and read from memory.
     """
 
     scheme: str
     tiling: TargetTiling | int | None = None
-    figures: Figures | None = None
+    measurement: Measurement | None = None
     reduces: bool = True
     lines: bool = True
     exact_functions: bool = False
-    recompute: Choice | None = None
+    recompute: KernelConfig | None = None
 
-    def exact(self) -> Choice:
+    def exact(self) -> KernelConfig:
         """The same with exact functions, of which nothing was measured; itself where no operands are rounded."""
         recompute = self.recompute.exact() if self.recompute is not None else None
         if self.scheme not in ROUNDED_SCHEMES:
             return self if recompute == self.recompute else replace(self, recompute=recompute)
-        return replace(self, exact_functions=True, figures=None, recompute=recompute)
+        return replace(self, exact_functions=True, measurement=None, recompute=recompute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Plan:
     kept: dict[Node, str] = field(default_factory=dict)
     channels_last: frozenset[Node] = frozenset()
     layout: str = ""
-    contractions: dict[Node, Choice] = field(default_factory=dict)
+    contractions: dict[Node, KernelConfig] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
 
     @property

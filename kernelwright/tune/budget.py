@@ -17,8 +17,8 @@ _KEPT = {"quick": 0.5, "normal": 0.25, "thorough": 0.25}
 #: the budget, without what is kept for baselines, that each needs at most. Baselines are the compilers of others, whose
 #: times stand in the report: they share with their timing alone, as what they need is kept for them.
 SHARES = {"tune": (4.0, 0.5), "verify": (3.0, 0.2), "time": (1.0, 0.1), "baselines": (4.0, 1.0)}
-#: Of contractions on a GPU, by effort: the share of the budget in which their forms are timed, how many forms of each
-#: may be tried, and how many of all.
+#: Of contractions on a GPU, by effort: the share of the budget in which their candidates are timed, how many candidates
+#: of each may be tried, and how many of all.
 _CONTRACTIONS = {"quick": (0.07, 8, 32), "normal": (0.07, 8, 64), "thorough": (0.07, 16, 320)}
 
 
@@ -28,15 +28,15 @@ class Budget:
 
     seconds: of the run without compiled baselines, for which kept_seconds are added when `baselines_begin`. measures:
     whether anything is timed; without it every kernel that is right stays.
-    contraction_seconds, contraction_forms, contraction_kernels: seconds of timing contractions, how many forms of each
-    may be tried, and how many of all.
+    contraction_seconds, contraction_candidates, contraction_kernels: seconds of timing contractions, how many
+    candidates of each may be tried, and how many of all.
     """
 
     seconds: float
     measures: bool = True
     kept_seconds: float = 0.0
     contraction_seconds: float = 0.0
-    contraction_forms: int = 0
+    contraction_candidates: int = 0
     contraction_kernels: int = 0
     baselines_run: bool = False
     begun: float = field(default_factory=lambda: clock())
@@ -75,8 +75,8 @@ def budget_of(effort: str, seconds: float | None = None, *, baselines: str = "co
     kept = _KEPT[effort] * whole if compiled else 0.0
     if baselines == "all" and seconds is None:
         whole, kept = whole + _ALL_SECONDS, kept + _ALL_SECONDS
-    share, forms, kernels = _CONTRACTIONS[effort]
-    budget = Budget(whole - kept, True, kept, share * (whole - kept), forms, kernels, begun=clock() - spent)
+    share, candidates, kernels = _CONTRACTIONS[effort]
+    budget = Budget(whole - kept, True, kept, share * (whole - kept), candidates, kernels, begun=clock() - spent)
     if not compiled:
         budget.done("baselines")
     return budget

@@ -7,17 +7,18 @@ from heapq import heappop, heappush
 from threading import Condition, Thread
 
 from kernelwright.forked import Forked
-from kernelwright.tune.contractions import Forms, Plans
+from kernelwright.tune.contractions import Candidates, Plans
 
 
 class TextsAhead(Iterator[tuple[str, str]]):
-    """The texts of contractions' forms and the names of their launchers, as copies of this process find them: of those
-    that are there the most promising form of each contraction first, then the second ones.
+    """The texts of contractions' candidates and the names of their launchers, as copies of this process find them: of
+    those
+    that are there the most promising candidate of each contraction first, then the second ones.
 
-    calls: those of :func:`kernelwright.tune.contractions.to_try`. plans: takes the forms. count: of copies.
+    calls: those of :func:`kernelwright.tune.contractions.to_try`. plans: takes the candidates. count: of copies.
     """
 
-    def __init__(self, calls: Mapping[str, Callable[[], Forms]], plans: Plans, count: int) -> None:
+    def __init__(self, calls: Mapping[str, Callable[[], Candidates]], plans: Plans, count: int) -> None:
         self._places = {key: place for place, key in enumerate(calls)}
         self._plans, self._forked = plans, Forked(calls, count)
         self._waiting, self._seen = list[tuple[int, int, str, str]](), set[str]()
@@ -28,7 +29,7 @@ class TextsAhead(Iterator[tuple[str, str]]):
     def _read(self) -> None:
         try:
             for key, found in self._forked:
-                self._plans.forms[key] = found
+                self._plans.candidates[key] = found
                 with self._changed:
                     for rank, (text, name) in enumerate(found.texts):
                         if name not in self._seen:

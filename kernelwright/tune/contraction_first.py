@@ -1,7 +1,7 @@
-"""The first call of each form: it says whether the form runs at all, and whether it is worth further calls.
+"""The first call of each candidate: it says whether the candidate runs at all, and whether it is worth further calls.
 
-To hold a form to float64 and to time it takes several calls. One that is many times slower than what is known already,
-or of which there is no time for so many, is given up by its first.
+To hold a candidate to float64 and to time it takes several calls. One that is many times slower than what is known
+already, or of which there is no time for so many, is given up by its first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from kernelwright.timing.rounds import LEAST_ROUNDS
 from kernelwright.tune.accuracy import DISTRIBUTIONS
 from kernelwright.tune.contraction_memory import folder
 
-#: A form that takes so many times the best so far, beside what a device needs to load a kernel, will not win.
+#: A candidate that takes so many times the best so far, beside what a device needs to load a kernel, will not win.
 _SLOWER, _LOADING_SECONDS = 4.0, 0.05
-#: How often a form is called to see whether it writes the same bits each time.
+#: How often a candidate is called to see whether it writes the same bits each time.
 SAME_CALLS = 3
-#: Calls of a form after its first: on each distribution, for its bits, to warm up, and in each of the fewest rounds.
+#: Calls of a candidate after its first: on each distribution, for its bits, to warm up, and in each of the fewest
+#: rounds.
 CALLS = len(DISTRIBUTIONS) + SAME_CALLS + 1 + LEAST_ROUNDS
 
 
@@ -48,12 +49,13 @@ def first_call(call: Callable[[], object], name: str, device: torch.device) -> f
 
 
 def hopeless(seconds: float, best: float) -> bool:
-    """Whether a form whose call took so long cannot be the fastest. best: seconds of the fastest call so far."""
+    """Whether a candidate whose call took so long cannot be the fastest. best: seconds of the fastest call so far."""
     return seconds > _SLOWER * best + _LOADING_SECONDS
 
 
 def affordable(first: Mapping[str, float], seconds: float) -> list[str]:
-    """The forms, fastest first, whose further calls take no longer than ``seconds`` together. first: seconds of the
+    """The candidates, fastest first, whose further calls take no longer than ``seconds`` together. first: seconds of
+    the
     first call of each."""
     found, spent = list[str](), 0.0
     for name in sorted(first, key=first.__getitem__):

@@ -1,7 +1,7 @@
-"""Choices for contractions that a plan can take, where it is not the plan that they were measured in.
+"""Configs for contractions that a plan can take, where it is not the plan that they were measured in.
 
-A form is measured with one epilogue and one order of its results in memory. Another plan may give its kernel more to
-reduce, operands that lie otherwise or are computed on their way, or results whose channels are neighbours. Then a
+A candidate is measured with one epilogue and one order of its results in memory. Another plan may give its kernel more
+to reduce, operands that lie otherwise or are computed on their way, or results whose channels are neighbours. Then a
 tiling may have no room for them, need positions side by side that are not (tiles that overlap, tiles of two output
 phases), or join taps of what is no longer read as it lies.
 """
@@ -16,12 +16,12 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.generate import generate_kernel, writer_of
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.tune.contraction_recompute import without
 
 
 def generates(kernel: Contraction) -> bool:
-    """Whether the kernel's own form takes all that the kernel reduces and stores."""
+    """Whether the kernel's own candidate takes all that the kernel reduces and stores."""
     try:
         generate_kernel(kernel, "kernel", writer_of(Contraction).name)
     except ValueError:
@@ -29,12 +29,13 @@ def generates(kernel: Contraction) -> bool:
     return True
 
 
-def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[Node, Choice]) -> dict[Node, Choice]:
-    """The choices, changed where the plan that they make has kernels that their forms do not take.
+def fitting(plan_of: Callable[[Mapping[Node, KernelConfig]], Plan],
+            chosen: Mapping[Node, KernelConfig]) -> dict[Node, KernelConfig]:
+    """The configs, changed where the plan that they make has kernels that their candidates do not take.
 
     Reductions are left out first; then the tiling becomes the nearest one that the kernel takes; what none takes stays
     a torch call. A contraction that is not recomputed after all, and had the kernel of pass 1 form no sums, has that
-    of pass 2 alone. ``plan_of`` makes the plan of choices.
+    of pass 2 alone. ``plan_of`` makes the plan of configs.
     """
     chosen = dict(chosen)
     if not chosen:
@@ -54,25 +55,25 @@ def fitting(plan_of: Callable[[Mapping[Node, Choice]], Plan], chosen: Mapping[No
             return chosen
         for step, kernel in unfit:
             node = step.covers[0]
-            choice = chosen.get(node)
-            if choice is None:  # its other kernel has been given up, and with it this one
+            config = chosen.get(node)
+            if config is None:  # its other kernel has been given up, and with it this one
                 continue
-            second = choice.recompute if step.pass_number == 2 else None
+            second = config.recompute if step.pass_number == 2 else None
             if kernel.scheme == "correlation":  # only reductions over positions: what has the rest has all
                 chosen.pop(node)
-                if choice.recompute is not None:
-                    chosen[node] = replace(choice.recompute, reduces=False, lines=False, figures=None)
+                if config.recompute is not None:
+                    chosen[node] = replace(config.recompute, reduces=False, lines=False, measurement=None)
                 continue
-            if kernel.all_reductions and (second or choice).reduces:
-                chosen[node] = without(choice, step)
+            if kernel.all_reductions and (second or config).reduces:
+                chosen[node] = without(config, step)
                 continue
             tiling = next((t for t in _nearest(kernel) if fits(replace(kernel, tiling=t))), None)
             if tiling is None:
                 del chosen[node]
             elif second is not None:
-                chosen[node] = replace(choice, recompute=replace(second, tiling=tiling, figures=None))
+                chosen[node] = replace(config, recompute=replace(second, tiling=tiling, measurement=None))
             else:  # what was measured was another tiling
-                chosen[node] = replace(choice, tiling=tiling, figures=None)
+                chosen[node] = replace(config, tiling=tiling, measurement=None)
 
 
 def _is_particular(kernel: Contraction) -> bool:

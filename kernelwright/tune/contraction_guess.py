@@ -1,8 +1,8 @@
 """Which of two schemes a contraction is tried in: what rounding its operands to 11 bits costs, beside PyTorch's error.
 
 Where a convolution or product may round to TF32, PyTorch's library does so for most sizes and works in float32 for
-others. Forms of ``fp16`` are refused in one case, and those of ``fp16x3`` only slower in the other. So before anything
-is compiled the torch call runs, and the error of sums of rounded operands is found by rounding them.
+others. Candidates of ``fp16`` are refused in one case, and those of ``fp16x3`` only slower in the other. So before
+anything is compiled the torch call runs, and the error of sums of rounded operands is found by rounding them.
 
 Rounding to 11 bits changes an operand by up to 2^-11 of the power of two below it, by 2^-11 / sqrt(3) in the root mean
 square: between 1.4e-4 and 2.8e-4 of the operands' own, 2.1e-4 where they are normal. Two operands make that 3.0e-4 of a
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.tune import accuracy
 from kernelwright.tune.accuracy import Error
@@ -31,9 +31,9 @@ from kernelwright.tune.regions import tensor_for
 _SURELY, _NEVER = 1.02, 1.3
 
 
-def split_forms(case: Case, own: Mapping[Node, torch.Tensor], device: torch.device
-                ) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
-    """The forms to try of a contraction, and those to try if none of them passes.
+def split_candidates(case: Case, own: Mapping[Node, torch.Tensor], device: torch.device
+                ) -> tuple[tuple[KernelConfig, ...], tuple[KernelConfig, ...]]:
+    """The candidates to try of a contraction, and those to try if none of them passes.
 
     own: the model's tensors and its example inputs, by their leaves. Only a case with a choice of schemes is looked at;
     it is tried in both where that does not tell them apart, or the memory does not do for it.
@@ -46,9 +46,9 @@ def split_forms(case: Case, own: Mapping[Node, torch.Tensor], device: torch.devi
             if not is_out_of_memory(error):
                 raise
     if passes is None:
-        return case.forms, ()
+        return case.candidates, ()
     first, second = (case.rounding, case.exact) if passes else (case.exact, case.rounding)
-    return first, tuple(form for form in second if form not in first)
+    return first, tuple(config for config in second if config not in first)
 
 
 def rounding_passes(case: Case, own: Mapping[Node, torch.Tensor], device: torch.device) -> bool | None:

@@ -3,8 +3,8 @@
 A file of the cache folder holds the measurements of one contraction under a key of everything that they depend on. The
 decision is made from them anew. A file that cannot be read, or is not what was written, is as good as none.
 
-Beside them stands a mark for each form that is being tried: a file that its process holds locked, and that outlives the
-process only where the form ended it. Many processes may use the folder at the same time.
+Beside them stands a mark for each candidate that is being tried: a file that its process holds locked, and that
+outlives the process only where the candidate ended it. Many processes may use the folder at the same time.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import DeviceLost
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.settings import cache_folder
 from kernelwright.tune.accuracy import DISTRIBUTIONS, Error
 
 _FORMAT = 3
-#: Marks of forms that nobody asked for in so long are of generators that are gone.
+#: Marks of candidates that nobody asked for in so long are of generators that are gone.
 _STALE_SECONDS = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A form with the seconds of a call, and the errors of each of its results on each of the distributions."""
+    """A candidate with the seconds of a call, and the errors of each of its results on each of the distributions."""
 
-    form: Choice
+    config: KernelConfig
     seconds: float
     errors: tuple[Error, ...]
 
@@ -47,13 +47,13 @@ class Trial:
         return usual_error(self.errors)
 
     def no_worse(self, error: Error, other: Error) -> bool:
-        """Whether one of the form's errors is no larger than the torch call's."""
-        return error.no_worse_than(other, ordered=self.form.scheme == "float32")
+        """Whether one of the candidate's errors is no larger than the torch call's."""
+        return error.no_worse_than(other, ordered=self.config.scheme == "float32")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a contraction: its forms that ran, why others did not, and what they replace.
+    """What is known of a contraction: its candidates that ran, why others did not, and what they replace.
 
     seconds: of the torch call and what fuses with a kernel instead; infinite where nothing was timed. errors: of the
     torch call, as a trial's. granted: errors that are allowed besides (:func:`kernelwright.tune.accuracy.granted`).
@@ -72,7 +72,7 @@ class Measured:
 
     @property
     def accurate(self) -> list[Trial]:
-        """The forms whose errors are no larger than the torch call's, or than what is granted."""
+        """The candidates whose errors are no larger than the torch call's, or than what is granted."""
         granted = self.granted or self.errors
         return [t for t in self.trials if len(t.errors) == len(self.errors) == len(granted) and all(
             t.no_worse(e, m) or t.no_worse(e, g) for e, m, g in zip(t.errors, self.errors, granted, strict=True))]
@@ -89,7 +89,7 @@ def recall(key: str) -> Measured | None:
         document = json.loads(_path(key).read_text(encoding="utf-8"))
         if document["format"] != _FORMAT or document["key"] != key:
             return None
-        trials = tuple(Trial(_choice(t["form"]), float(t["seconds"]), _errors(t)) for t in document["trials"])
+        trials = tuple(Trial(_config(t["config"]), float(t["seconds"]), _errors(t)) for t in document["trials"])
         return Measured(trials, tuple(map(str, document["failures"])), float(document["seconds"]), _errors(document),
                         _errors(document, "granted"))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -116,13 +116,13 @@ def remember(key: str, measured: Measured) -> None:
 
 
 @contextmanager
-def attempt(key: str, form: str) -> Iterator[None]:
-    """Around the first call of a form, until the device is done with it. ``form``: in words, one line.
+def attempt(key: str, config: str) -> Iterator[None]:
+    """Around the first call of a candidate, until the device is done with it. ``config``: in words, one line.
 
-    Where the process ends in the block, or it raises DeviceLost, the form is one of `fatal` from then on. Nothing is
-    noted where the folder cannot be written, or its file system has no locks (flock).
+    Where the process ends in the block, or it raises DeviceLost, the candidate is one of `fatal` from then on. Nothing
+    is noted where the folder cannot be written, or its file system has no locks (flock).
     """
-    mark = _mark(key, form)
+    mark = _mark(key, config)
     lost = False
     try:
         yield
@@ -141,15 +141,15 @@ def attempt(key: str, form: str) -> Iterator[None]:
 
 
 def fatal(key: str) -> set[str]:
-    """The forms, in words, that are not to be tried again: marked, and by no process that is still at it."""
+    """The candidates, in words, that are not to be tried again: marked, and by no process that is still at it."""
     found: set[str] = set()
     for name in _names():
         if not name.startswith(f"{_path(key).stem}-") or not name.endswith(".tried"):
             continue
         with suppress(OSError, ValueError), open(folder() / name, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that others may ask at the same time
-            if form := file.read():
-                found.add(form)
+            if config := file.read():
+                found.add(config)
                 os.utime(file.name)  # in use
     return found
 
@@ -159,14 +159,14 @@ def folder() -> Path:
     return cache_folder() / "contractions"
 
 
-def _mark(key: str, form: str) -> tuple[int, str] | None:
-    """A mark of the form: the descriptor that holds its lock, and its path. It gets its name once it is locked: no
+def _mark(key: str, config: str) -> tuple[int, str] | None:
+    """A mark of the candidate: the descriptor that holds its lock, and its path. It gets its name once it is locked: no
     other process sees it sooner. The lock is the open file's (flock), so that its own process may ask for `fatal`."""
     handle = temporary = None
     try:
         handle, temporary = _new_file(key)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(handle, form.encode())
+        os.write(handle, config.encode())
         path = str(Path(temporary).with_name(f"{Path(temporary).stem.removeprefix('.')}.tried"))
         os.rename(temporary, path)
         return handle, path
@@ -204,6 +204,6 @@ def _errors(document: dict[str, Any], name: str = "errors") -> tuple[Error, ...]
     return tuple(Error(float(e["rms"]), float(e["largest"]), int(e["count"])) for e in document[name])
 
 
-def _choice(document: dict[str, Any]) -> Choice:
+def _config(document: dict[str, Any]) -> KernelConfig:
     tiling = document["tiling"]
-    return Choice(str(document["scheme"]), Tiling(**tiling) if isinstance(tiling, dict) else tiling)
+    return KernelConfig(str(document["scheme"]), Tiling(**tiling) if isinstance(tiling, dict) else tiling)

@@ -20,7 +20,7 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.plan.bits import union
 from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
+from kernelwright.plan.records import KernelConfig, KernelStep, Measurement, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.contraction_after import Reading, seconds_after
@@ -76,16 +76,17 @@ def variant(step: KernelStep) -> Variant:
     return step.covers[0], step.pass_number, reduces(step) + pools_lines(step)
 
 
-def as_tried(step: KernelStep, choice: Choice) -> Choice:
-    """The choice of a form that a step was tried in: a tiling that held no reductions may be too narrow for any."""
+def as_tried(step: KernelStep, config: KernelConfig) -> KernelConfig:
+    """The config of a candidate that a step was tried in: a tiling that held no reductions may be too narrow for
+    any."""
     pools = isinstance(step.kernel, Contraction) and bool(step.kernel.pools)
-    return replace(choice, reduces=reduces(step), lines=pools_lines(step) if pools else choice.lines)
+    return replace(config, reduces=reduces(step), lines=pools_lines(step) if pools else config.lines)
 
 
-def seconds_of(choice: Choice) -> float:
-    """What was measured of a choice's kernels."""
-    own = choice.figures.seconds if choice.figures is not None else 0.0
-    return own + (seconds_of(choice.recompute) if choice.recompute is not None else 0.0)
+def seconds_of(config: KernelConfig) -> float:
+    """What was measured of a config's kernels."""
+    own = config.measurement.seconds if config.measurement is not None else 0.0
+    return own + (seconds_of(config.recompute) if config.recompute is not None else 0.0)
 
 
 def pairs_of(plan: Plan) -> dict[Node, Pair]:
@@ -109,15 +110,15 @@ def pairs_of(plan: Plan) -> dict[Node, Pair]:
     return result
 
 
-def plan_recomputed(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
+def plan_recomputed(make: Callable[[Mapping[Node, KernelConfig]], Plan], configs: Mapping[Node, KernelConfig],
                     nodes: Iterable[Node]) -> tuple[Plan | None, dict[Node, Pair]]:
     """The plan in which those of ``nodes`` are recomputed that can be; None where none can.
 
-    make: gives the plan of choices. choices: without pass 2.
+    make: gives the plan of configs. configs: without pass 2.
     """
     wanted = set(nodes)
     while wanted:
-        plan = make({n: replace(c, recompute=c) if n in wanted else c for n, c in choices.items()})
+        plan = make({n: replace(c, recompute=c) if n in wanted else c for n, c in configs.items()})
         pairs = pairs_of(plan)
         if pairs.keys() == wanted:
             return plan, pairs
@@ -137,14 +138,15 @@ def takes_lines(kernel: Contraction) -> bool:
     return not natural or suits(replace(kernel, scheme="float32", tiling=None))
 
 
-def _without_lines(choices: Mapping[Node, Choice], steps: Iterable[KernelStep], takes: Callable[[Contraction], bool]
-                   ) -> dict[Node, Choice]:
-    """The choices, without lines where a step pools some that no kernel takes."""
+def _without_lines(configs: Mapping[Node, KernelConfig], steps: Iterable[KernelStep],
+                   takes: Callable[[Contraction], bool]
+                   ) -> dict[Node, KernelConfig]:
+    """The configs, without lines where a step pools some that no kernel takes."""
     unfit = {s.covers[0] for s in steps if pools_lines(s) and not takes(contraction_of(s))}
-    return {n: replace(c, lines=False) if n in unfit else c for n, c in choices.items()}
+    return {n: replace(c, lines=False) if n in unfit else c for n, c in configs.items()}
 
 
-def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice], row: Device,
+def alternatives(make: Callable[[Mapping[Node, KernelConfig]], Plan], configs: Mapping[Node, KernelConfig], row: Device,
          takes: Callable[[Contraction], bool] = takes_lines
          ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
     """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
@@ -156,16 +158,16 @@ def ways(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, C
 
     takes: whether there is a kernel for windows of several lines.
     """
-    given, choices = choices, _without_lines(choices, contraction_steps(make(choices)), takes)
-    whole = make(choices)
+    given, configs = configs, _without_lines(configs, contraction_steps(make(configs)), takes)
+    whole = make(configs)
     steps = contraction_steps(whole)
     found: dict[Node, list[tuple[Plan, Sequence[KernelStep]]]] = {s.covers[0]: [(whole, [s])] for s in steps
                                                                   if reduces(s)}
     if not found:
         return steps, {}, {}
     lined = {s.covers[0] for s in steps if pools_lines(s)}
-    narrow = make({n: replace(c, lines=False) for n, c in choices.items()}) if lined else whole
-    apart = make({n: replace(c, reduces=False) for n, c in choices.items()})
+    narrow = make({n: replace(c, lines=False) for n, c in configs.items()}) if lined else whole
+    apart = make({n: replace(c, reduces=False) for n, c in configs.items()})
     for plan, nodes in ((narrow, lined), (apart, found.keys())):
         for step in contraction_steps(plan):
             if step.covers[0] in nodes:
@@ -195,19 +197,19 @@ def saved(step: KernelStep, after: Mapping[Variant, float]) -> float:
     return max(0.0, after[apart] - after[own]) if known else inf
 
 
-def without(choice: Choice, step: KernelStep) -> Choice:
-    """The choice of a contraction of which a step's form has no room for its reductions: without lines, or any."""
+def without(config: KernelConfig, step: KernelStep) -> KernelConfig:
+    """The config of a contraction of which a step's candidate has no room for its reductions: without lines, or any."""
     less: dict[str, Any] = {"lines": False} if pools_lines(step) else {"reduces": False}
-    if step.pass_number == 2 and choice.recompute is not None:
-        return replace(choice, recompute=replace(choice.recompute, **less))
-    return replace(choice, **less, recompute=choice.recompute if pools_lines(step) else None)
+    if step.pass_number == 2 and config.recompute is not None:
+        return replace(config, recompute=replace(config.recompute, **less))
+    return replace(config, **less, recompute=config.recompute if pools_lines(step) else None)
 
 
 # Measured -----------------------------------------------------------------------------------------
 
 
-def decide_recompute(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> Choice | None:
-    """The forms that are fastest together, of one scheme, or of which the first forms no sums; None where none are
+def decide_recompute(pair: Pair, first: Measured | None, second: Measured | None, share: float) -> KernelConfig | None:
+    """The candidates that are fastest together, of one scheme, or of which the first forms no sums; None where none are
     accurate, or where they take more than ``share`` of the torch call with all that follows it."""
     best: tuple[float, Trial, Trial] | None = None
     if first is None or second is None:
@@ -215,15 +217,15 @@ def decide_recompute(pair: Pair, first: Measured | None, second: Measured | None
     for one in first.accurate:
         for other in second.accurate:
             seconds = one.seconds + other.seconds
-            alike = one.form.scheme in (other.form.scheme, "correlation")
+            alike = one.config.scheme in (other.config.scheme, "correlation")
             if alike and seconds < (best[0] if best is not None else inf):
                 best = seconds, one, other
     if best is None or best[0] > share * second.seconds:
         return None
-    choices = [replace(as_tried(step, trial.form), figures=Figures(
+    configs = [replace(as_tried(step, trial.config), measurement=Measurement(
         trial.seconds, measured.seconds, trial.usual, measured.usual))
         for trial, measured, step in zip(best[1:], (first, second), pair.steps, strict=True)]
-    return replace(choices[0], recompute=choices[1])
+    return replace(configs[0], recompute=configs[1])
 
 
 # Without a device ---------------------------------------------------------------------------------
@@ -239,18 +241,18 @@ def predicted_seconds(node: Node, stored: int, row: Device) -> float:
     return seconds + _LAUNCHES * row.launch_seconds
 
 
-def predicted_recompute(make: Callable[[Mapping[Node, Choice]], Plan], choices: Mapping[Node, Choice],
-                        promising: Collection[Node], core: str, row: Device, share: float) -> dict[Node, Choice]:
-    """The contractions, of ``choices``, that the model promises to take less time when they are recomputed.
+def predicted_recompute(make: Callable[[Mapping[Node, KernelConfig]], Plan], configs: Mapping[Node, KernelConfig],
+                        promising: Collection[Node], core: str, row: Device, share: float) -> dict[Node, KernelConfig]:
+    """The contractions, of ``configs``, that the model promises to take less time when they are recomputed.
 
     promising: those that become kernels anyway. Of others the library's call, and what follows it as it follows a
     kernel that stores, has to be beaten as well: two kernels may take less than ``share`` of it.
     """
-    steps, after, pairs = ways(make, choices, row, lambda kernel: bool(tilings(kernel, core)))
+    steps, after, pairs = alternatives(make, configs, row, lambda kernel: bool(tilings(kernel, core)))
     found = {variant(step): step for step in steps}
-    result: dict[Node, Choice] = {}
+    result: dict[Node, KernelConfig] = {}
     for node, pair in pairs.items():
-        forms = [next(iter(tilings(contraction_of(s), core)), None) for s in pair.steps]
+        best = [next(iter(tilings(contraction_of(s), core)), None) for s in pair.steps]
 
         def taken(*some: KernelStep, contraction: Node = node) -> float:
             own = sum(predicted_seconds(contraction, sum(n.bytes for n in s.outputs), row) for s in some)
@@ -259,8 +261,8 @@ def predicted_recompute(make: Callable[[Mapping[Node, Choice]], Plan], choices: 
         library = node_seconds(node, row) + after[node, 0, 0]
         alone = [step for key, step in found.items() if key[:2] == (node, 0) and key[2]]
         least = min(*map(taken, alone), inf if node in promising else share * library)
-        if None not in forms and taken(*pair.steps) < least:
-            first, second = (as_tried(step, replace(choices[node], tiling=tiling))
-                             for tiling, step in zip(forms, pair.steps, strict=True))
+        if None not in best and taken(*pair.steps) < least:
+            first, second = (as_tried(step, replace(configs[node], tiling=tiling))
+                             for tiling, step in zip(best, pair.steps, strict=True))
             result[node] = replace(first, recompute=second)
     return result

@@ -20,7 +20,7 @@ from kernelwright.processors import share_of_processors
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_guess import split_forms
+from kernelwright.tune.contraction_guess import split_candidates
 from kernelwright.tune.contraction_memory import Measured, remember
 from kernelwright.tune.contraction_trials import Build, Case, build, launcher_name, try_out
 
@@ -37,11 +37,11 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     and nothing of those for which there was no time.
 
     cases: in the order in which they are tried, some at a time, until ``seconds`` have passed; each is asked for when
-    its turn comes, and one without forms is none that could run. A case is tried in the
-    forms that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
+    its turn comes, and one without candidates is none that could run. A case is tried in the
+    candidates that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
     budget's kernels is shared among such cases, and their seconds are those that were not spent.
     there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: these
-    alone are tried where there is no time to compile the forms of a round, and what comes of them is not kept.
+    alone are tried where there is no time to compile the candidates of a round, and what comes of them is not kept.
     """
     there = there or {}
     ends = clock() + seconds
@@ -55,17 +55,17 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
         if ends < inf and ends - begun < _compiling((cases[key] for key in now), there):
-            partly = {key for key in now if cases[key].forms}
-            now = [key for key in now if key not in partly or _of_those(cases[key], there).forms]
+            partly = {key for key in now if cases[key].candidates}
+            now = [key for key in now if key not in partly or _of_those(cases[key], there).candidates]
         for key in now:
-            if not cases[key].forms:
+            if not cases[key].candidates:
                 continue
             case = _of_those(cases[key], there) if key in partly else cases[key]
-            forms, rest = (case.forms, ()) if key in partly else split_forms(case, own, device)
-            first[key] = replace(case, forms=forms)
-            others |= {key: replace(case, forms=rest)} if rest else {}
+            candidates, rest = (case.candidates, ()) if key in partly else split_candidates(case, own, device)
+            first[key] = replace(case, candidates=candidates)
+            others |= {key: replace(case, candidates=rest)} if rest else {}
             _forget(device)
-        left -= sum(len(case.forms) for case in first.values())
+        left -= sum(len(case.candidates) for case in first.values())
         others = others if left > 0 else {}
         measured |= dict.fromkeys(now)
         for key, found in _round(first, others, own, device, row, build_all, strict=strict, seconds=each,
@@ -79,8 +79,9 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
             elif key not in partly:
                 remember(key, found)
         longest = max(longest, clock() - begun)
-    forms = max(1, left // max(1, len(waiting)))
-    again = {key: replace(case, forms=case.forms[:forms]) for key, case in list(waiting.items())[:max(0, left)]} \
+    each = max(1, left // max(1, len(waiting)))
+    again = {key: replace(case, candidates=case.candidates[:each]) for key,
+             case in list(waiting.items())[:max(0, left)]} \
         if clock() < ends else {}
     for key, found in _round(again, {}, own, device, row, build_all, strict=strict, seconds=each, ends=ends):
         before = measured[key]
@@ -97,23 +98,25 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
 
 
 def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
-    """The seconds that compiling the first forms of cases side by side takes, each as long as the longest so far, but
+    """The seconds that compiling the first candidates of cases side by side takes, each as long as the longest so far,
+    but
     for those that are there."""
-    texts = sum(launcher_name(case, form) not in there for case in cases for form in case.rounding or case.forms)
+    texts = sum(launcher_name(case, config) not in there for case in cases for config in case.rounding
+                or case.candidates)
     return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / share_of_processors())
 
 
 def _of_those(case: Case, there: Collection[str]) -> Case:
-    """The case in those of its forms whose libraries are there."""
-    return replace(case, forms=tuple(form for form in dict.fromkeys((*case.rounding, *case.forms))
-                                     if launcher_name(case, form) in there))
+    """The case in those of its candidates whose libraries are there."""
+    return replace(case, candidates=tuple(config for config in dict.fromkeys((*case.rounding, *case.candidates))
+                                     if launcher_name(case, config) in there))
 
 
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],
            device: torch.device, row: Device, build_all: Build, *, strict: bool, seconds: float, ends: float
            ) -> Iterator[tuple[str, Measured | None]]:
     """Build cases and try them out, at most ``seconds`` each; None of those for which no time was left, as the longest
-    one before took. others: those that have other forms if none is accurate."""
+    one before took. others: those that have other candidates if none is accurate."""
     if not cases:
         return
     with without_device():

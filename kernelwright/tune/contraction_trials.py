@@ -1,4 +1,5 @@
-"""Contractions measured: each form of each built, run beside the torch call that it replaces, and held to float64."""
+"""Contractions measured: each candidate of each built, run beside the torch call that it replaces, and held to
+float64."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Reduced
 from kernelwright.plan.expressions import walk as walk_expression
-from kernelwright.plan.records import Choice, KernelStep
+from kernelwright.plan.records import KernelConfig, KernelStep
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.rounds import measure
@@ -43,19 +44,19 @@ Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFa
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A contraction to be measured: the step of a plan in which it is a kernel, and the forms to try.
+    """A contraction to be measured: the step of a plan in which it is a kernel, and the candidates to try.
 
     saved_seconds: what its reductions, or recomputing it, save of what is to be done after it; infinite where that
-    is not known. rounding, exact: the forms to try instead where it is known that rounding the operands to 11 bits is
-    accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's own
-    results, or are what other kernels found of its operands.
+    is not known. rounding, exact: the candidates to try instead where it is known that rounding the operands to 11 bits
+    is accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's
+    own results, or are what other kernels found of its operands.
     """
 
     step: KernelStep
-    forms: tuple[Choice, ...]
+    candidates: tuple[KernelConfig, ...]
     saved_seconds: float = inf
-    rounding: tuple[Choice, ...] = ()
-    exact: tuple[Choice, ...] = ()
+    rounding: tuple[KernelConfig, ...] = ()
+    exact: tuple[KernelConfig, ...] = ()
     statistics: frozenset[Node] = frozenset()
 
     @property
@@ -72,41 +73,41 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A form that compiled."""
+    """A candidate that compiled."""
 
-    form: Choice
+    config: KernelConfig
     launcher: Launcher
     library: ctypes.CDLL
 
 
 def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tuple[list[Built], list[str]]]:
-    """Generate and compile all forms of all cases at the same time; for each case what compiled, and why not."""
+    """Generate and compile all candidates of all cases at the same time; for each case what compiled, and why not."""
     texts: list[str] = []
-    launchers: list[tuple[int, Choice, Launcher]] = []
+    launchers: list[tuple[int, KernelConfig, Launcher]] = []
     result: list[tuple[list[Built], list[str]]] = [([], []) for _ in cases]
     for number, case in enumerate(cases):
-        for form in case.forms:
+        for config in case.candidates:
             try:
-                text, launcher = written(case, form)
+                text, launcher = written(case, config)
             except ValueError as refused:
-                result[number][1].append(f"{words(form)}: {refused}")
+                result[number][1].append(f"{words(config)}: {refused}")
                 continue
             texts.append(text)
-            launchers.append((number, form, launcher))
+            launchers.append((number, config, launcher))
     libraries = build_all(texts, writer_of(Contraction).name, [launcher.name for _, _, launcher in launchers])
-    for (number, form, launcher), library in zip(launchers, libraries, strict=True):
+    for (number, config, launcher), library in zip(launchers, libraries, strict=True):
         if isinstance(library, BuildFailed):
-            result[number][1].append(f"{words(form)} does not compile: {str(library).strip().splitlines()[0]}")
+            result[number][1].append(f"{words(config)} does not compile: {str(library).strip().splitlines()[0]}")
         else:
             function = getattr(library, launcher.name)
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_char_p
-            result[number][0].append(Built(form, launcher, library))
+            result[number][0].append(Built(config, launcher, library))
     return result
 
 
-def written(case: Case, form: Choice) -> tuple[str, Launcher]:
-    """The text of a case in a form, and what calls it. Raises ValueError where the form has no text."""
-    kernel = _in_form(case, form)
+def written(case: Case, config: KernelConfig) -> tuple[str, Launcher]:
+    """The text of a case in a candidate, and what calls it. Raises ValueError where the candidate has no text."""
+    kernel = _as_configured(case, config)
     name = _name(kernel)
     step = replace(case.step, name=name, kernel=kernel)
     target = writer_of(Contraction)
@@ -120,13 +121,13 @@ def written(case: Case, form: Choice) -> tuple[str, Launcher]:
 _LAUNCHER = "launch_{}"
 
 
-def launcher_name(case: Case, form: Choice) -> str:
-    """The name of what calls a case in a form; libraries are found by it without their text."""
-    return _LAUNCHER.format(_name(_in_form(case, form)))
+def launcher_name(case: Case, config: KernelConfig) -> str:
+    """The name of what calls a case in a candidate; libraries are found by it without their text."""
+    return _LAUNCHER.format(_name(_as_configured(case, config)))
 
 
-def _in_form(case: Case, form: Choice) -> Contraction:
-    return replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
+def _as_configured(case: Case, config: KernelConfig) -> Contraction:
+    return replace(case.kernel, scheme=config.scheme, tiling=config.tiling)
 
 
 def _name(kernel: Contraction) -> str:
@@ -134,18 +135,18 @@ def _name(kernel: Contraction) -> str:
     return f"c{sha256(repr(kernel).encode()).hexdigest()[:12]}"
 
 
-def words(form: Choice) -> str:
+def words(config: KernelConfig) -> str:
     """``fp16x3 wgmma 128x128x64, 3 stages``; of float32 ``float32 schedule 2``."""
-    tiling = form.tiling
+    tiling = config.tiling
     if isinstance(tiling, Tiling):
-        return f"{form.scheme} {tiling.label}"
-    return form.scheme if tiling is None else f"{form.scheme} schedule {tiling}"
+        return f"{config.scheme} {tiling.label}"
+    return config.scheme if tiling is None else f"{config.scheme} schedule {tiling}"
 
 
 def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str], own: Mapping[Node, torch.Tensor],
             device: torch.device, row: Device, *, strict: bool, budget_seconds: float, final: bool = True,
             ends: float = inf) -> Measured | None:
-    """Run and time the forms that compiled, but those that ended a process before, and those that their first call
+    """Run and time the candidates that compiled, but those that ended a process before, and those that their first call
     shows to be too slow. None where there is no time for any of the others.
 
     key: what the case's measurements are kept under. own: the model's tensors and its example inputs, by their leaves.
@@ -160,27 +161,27 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     memory = dict(zip((*step.inputs, *step.outputs), (*inputs, *outputs), strict=True))
     given: dict[Node | str, torch.Tensor] = {**memory}
     fitting, ended = [], fatal(key)
-    for form in built:
-        if words(form.form) in ended:
-            why.append(f"{words(form.form)}: ended the process that tried it ({folder()})")
-        elif form.launcher.workspace_bytes > _SHARE_OF_MEMORY * _free_bytes(device):
-            why.append(f"{words(form.form)}: its workspace does not fit the memory that is free")
+    for candidate in built:
+        if words(candidate.config) in ended:
+            why.append(f"{words(candidate.config)}: ended the process that tried it ({folder()})")
+        elif candidate.launcher.workspace_bytes > _SHARE_OF_MEMORY * _free_bytes(device):
+            why.append(f"{words(candidate.config)}: its workspace does not fit the memory that is free")
         else:
-            fitting.append(form)
+            fitting.append(candidate)
     size = max((f.launcher.workspace_bytes for f in fitting), default=0)
     workspace = torch.empty(size, dtype=torch.uint8, device=device)
     best = _library_seconds(case, memory, device, strict=strict) if device.type == "cuda" else inf
     calls: dict[str, Callable[[], object]] = {}
     first: dict[str, float] = {}
-    for number, form in enumerate(fitting):
-        call, name = _launch(form, given, workspace, device), words(form.form)
+    for number, candidate in enumerate(fitting):
+        call, name = _launch(candidate, given, workspace, device), words(candidate.config)
         try:
             with attempt(key, name):
                 took = first_call(call, name, device)
                 if hopeless(took, best) and clock() + took < ends:  # it may have been loading that took so long
                     took = first_call(call, name, device)
         except RuntimeError as failure:
-            if is_out_of_memory(failure):  # says nothing about the form, which is tried again when there is more
+            if is_out_of_memory(failure):  # says nothing about the candidate, which is tried again when there is more
                 raise
             why.append(f"{name}: {failure}")
             continue
@@ -192,15 +193,15 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
     chosen = affordable(first, max(budget_seconds, ends - clock()))
     if first and not chosen:
         return None
-    why += [f"{words(fitting[int(n)].form)}: given up after a call of {first[n]:.2g} s, as there was no time for more"
+    why += [f"{words(fitting[int(n)].config)}: given up after a call of {first[n]:.2g} s, as there was no time for more"
             for n in first if n not in chosen]
     calls = {n: calls[n] for n in first if n in chosen}
     tried = {n: fitting[int(n)] for n in calls}
     errors = _errors(case, calls, inputs, outputs, own, device, strict=strict)
     for n in [n for n in tried if not repeats(calls[n], outputs, workspace)]:
-        why.append(f"{words(tried[n].form)}: {UNSTABLE}")
+        why.append(f"{words(tried[n].config)}: {UNSTABLE}")
         del calls[n], tried[n]
-    untimed = Measured(tuple(Trial(tried[n].form, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL],
+    untimed = Measured(tuple(Trial(tried[n].config, inf, errors[n]) for n in tried), tuple(why), inf, errors[_CALL],
                        errors[_GRANTED])
     if not final and not untimed.accurate:
         return untimed
@@ -208,7 +209,7 @@ def try_out(case: Case, key: str, built: Sequence[Built], failures: Sequence[str
         calls |= _torch_calls(case, memory, device)
         times = measure(calls, device=device, budget_seconds=budget_seconds)
     alone = times[_CALL].median + _fused_seconds(case, row)
-    trials = tuple(Trial(tried[n].form, times[n].median, errors[n]) for n in tried)
+    trials = tuple(Trial(tried[n].config, times[n].median, errors[n]) for n in tried)
     return replace(untimed, trials=trials, seconds=min(alone, times[_CALLS].median))
 
 
@@ -239,12 +240,12 @@ def _free_bytes(device: torch.device) -> float:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
 
 
-def _launch(form: Built, memory: Mapping[Node | str, torch.Tensor], workspace: torch.Tensor, device: torch.device
+def _launch(candidate: Built, memory: Mapping[Node | str, torch.Tensor], workspace: torch.Tensor, device: torch.device
             ) -> Callable[[], None]:
-    launcher = form.launcher
+    launcher = candidate.launcher
     tensors = [memory[a] for a in launcher.arguments] + ([workspace] if launcher.workspace_bytes else [])
     addresses = (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
-    function = getattr(form.library, launcher.name)
+    function = getattr(candidate.library, launcher.name)
 
     def call() -> None:
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None

@@ -6,13 +6,13 @@ from math import inf
 
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.ir.node import Node
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.tune.contraction_memory import Measured
 from kernelwright.tune.contraction_trials import Case, words
 
 
 def nearest(measured: Measured) -> str:
-    """By how much even the most accurate form is less accurate than the torch call, where that shows most."""
+    """By how much even the most accurate candidate is less accurate than the torch call, where that shows most."""
     granted = measured.granted or measured.errors
     ratios = [max(((e.rms / m.rms, e.largest / m.largest)
                    for e, m, g in zip(t.errors, measured.errors, granted, strict=True)
@@ -22,7 +22,7 @@ def nearest(measured: Measured) -> str:
     return f"its error is {rms:.3g} times as large, the largest {largest:.3g} times"
 
 
-def line(case: Case, measured: Measured | None, choice: Choice | None, reason: str) -> str:
+def line(case: Case, measured: Measured | None, config: KernelConfig | None, reason: str) -> str:
     """What was measured of one contraction, and what it takes."""
     kernel, number = case.kernel, case.step.pass_number
     subject = f"{_sizes(case.node)}, its channels reduced," if kernel.reductions else \
@@ -40,22 +40,22 @@ def line(case: Case, measured: Measured | None, choice: Choice | None, reason: s
         return f"{name} {seconds * 1e3:.4g} ms ({operations / max(seconds, 1e-12) / 1e12:.4g} TFLOP/s, error {rms:.2e})"
 
     found = [figure("torch", measured.seconds, measured.usual)]
-    found += [figure(words(t.form), t.seconds, t.usual) for t in measured.trials]
-    decision = f"takes {words(choice)}{_why(choice)}" if choice is not None else f"stays: {reason}"
+    found += [figure(words(t.config), t.seconds, t.usual) for t in measured.trials]
+    decision = f"takes {words(config)}{_why(config)}" if config is not None else f"stays: {reason}"
     return "; ".join([subject if number else f"{subject} {decision}", *found, *measured.failures])
 
 
-def line_recompute(node: Node, choice: Choice, seconds: float, once: float) -> str:
+def line_recompute(node: Node, config: KernelConfig, seconds: float, once: float) -> str:
     """What the two passes of a contraction take. seconds: with what follows; once: the best of what else was tried."""
-    forms = [words(c) + _why(c) for c in (choice, choice.recompute) if c is not None]
+    both = [words(c) + _why(c) for c in (config, config.recompute) if c is not None]
     otherwise = f", {once * 1e3:.4g} ms otherwise" if once < inf else ""
     return f"{_sizes(node)} is recomputed, first for its statistics and then with what follows from them, so that " \
-        f"nothing in between is stored ({'; then '.join(forms)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
+        f"nothing in between is stored ({'; then '.join(both)}): {seconds * 1e3:.4g} ms with what follows{otherwise}"
 
 
-def _why(choice: Choice) -> str:
-    """What is unusual about a form and what that is for, in parentheses."""
-    reasons = choice.tiling.reasons if isinstance(choice.tiling, Tiling) else []
+def _why(config: KernelConfig) -> str:
+    """What is unusual about a candidate and what that is for, in parentheses."""
+    reasons = config.tiling.reasons if isinstance(config.tiling, Tiling) else []
     return f" ({', '.join(reasons)})" if reasons else ""
 
 

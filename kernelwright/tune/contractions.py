@@ -1,8 +1,8 @@
 """Contractions: which become kernels, by which scheme and in which tiles, decided by measurement.
 
-Every contraction with its epilogue is built in several forms, which run against the torch call that it replaces. A
-form counts only where its results are no less accurate than that call's (policy ``match``: as PyTorch runs it, which
-may round to TF32; ``strict``: in true float32). The fastest one that counts stays if it wins.
+Every contraction with its epilogue is built in several candidates, which run against the torch call that it replaces. A
+candidate counts only where its results are no less accurate than that call's (policy ``match``: as PyTorch runs it,
+which may round to TF32; ``strict``: in true float32). The fastest one that counts stays if it wins.
 
 What the torch call would be followed by is measured as torch calls and, where kernels would fuse it, taken to be one
 pass over memory: the lesser of both is what has to be beaten. A contraction whose results are reduced (output channels,
@@ -32,16 +32,17 @@ from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Figures, KernelStep, Plan
+from kernelwright.plan.records import KernelConfig, KernelStep, Measurement, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.budget import Budget
+from kernelwright.tune.contraction_candidates import WGMMA, candidates
 from kernelwright.tune.contraction_fit import fitting
-from kernelwright.tune.contraction_forms import WGMMA, forms
 from kernelwright.tune.contraction_memory import Measured, recall
 from kernelwright.tune.contraction_recompute import (
     Pair,
     Variant,
+    alternatives,
     as_tried,
     contraction_of,
     contraction_steps,
@@ -52,7 +53,6 @@ from kernelwright.tune.contraction_recompute import (
     saved,
     seconds_of,
     variant,
-    ways,
     without,
 )
 from kernelwright.tune.contraction_rounds import measure_cases
@@ -86,12 +86,12 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str]) -> list[Node]:
 # Without a device ---------------------------------------------------------------------------------
 
 
-def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choice]:
+def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, KernelConfig]:
     """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
-    every = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
+    every = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
              for n in worth_trying(graph, {})}
-    promising = {n: choice for n, choice in every.items()
+    promising = {n: config for n, config in every.items()
                  if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
     if not every:
         return {}
@@ -110,31 +110,32 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Choic
 
 
 @dataclass(frozen=True)
-class Forms:
-    """The forms in which a contraction is tried, as in :class:`Case`, and the texts of those that are compiled first
+class Candidates:
+    """The candidates in which a contraction is tried, as in :class:`Case`, and the texts of those that are compiled
+    first
     with the names of their launchers, the most promising ones first."""
 
-    forms: tuple[Choice, ...]
-    rounding: tuple[Choice, ...]
-    exact: tuple[Choice, ...]
+    candidates: tuple[KernelConfig, ...]
+    rounding: tuple[KernelConfig, ...]
+    exact: tuple[KernelConfig, ...]
     texts: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Plans:
     """Plans with contractions as kernels, kept by what was asked for: one of a deep network takes seconds, and the same
-    ones are asked for wherever tuning goes on from what is known by then. forms: those of contractions that were found
-    already, by all that they depend on."""
+    ones are asked for wherever tuning goes on from what is known by then. candidates: those of contractions that were
+    found already, by all that they depend on."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
         self._known: dict[Hashable, Any] = {}
-        self.forms: dict[str, Forms] = {}
+        self.candidates: dict[str, Candidates] = {}
 
-    def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], choices: Mapping[Node, Choice]) -> Plan:
+    def of(self, graph: Graph, captured: Graph, kept: Mapping[Node, str], configs: Mapping[Node, KernelConfig]) -> Plan:
         """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
-        key = id(graph), tuple(kept.items()), tuple(choices.items())
+        key = id(graph), tuple(kept.items()), tuple(configs.items())
         if key not in self._made:
-            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=choices, known=self._known)
+            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=configs, known=self._known)
             self._made[key] = graph, plan  # the graph keeps its identity
             if len(self._made) > _PLANS:
                 del self._made[next(iter(self._made))]
@@ -162,7 +163,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
            build_all: Build = build_libraries, seconds: float = inf, there: Mapping[str, float] | None = None,
            order_saves: Callable[[], Mapping[Node, float]] = dict, plans: Plans | None = None
-           ) -> tuple[dict[Node, Choice], dict[Node, str]]:
+           ) -> tuple[dict[Node, KernelConfig], dict[Node, str]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
@@ -177,7 +178,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     missing, measured, after = tries.missing, tries.measured, tries.after
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds, there=there)
     measured |= now
-    chosen: dict[Node, Choice] = {}
+    chosen: dict[Node, KernelConfig] = {}
     took: dict[Node, float] = {}
     saves = order_saves() if any(measured[key] is not None and case.node.op == "convolution"
                                  for key, case in zip(tries.keys, tries.bare, strict=True)) else {}
@@ -185,60 +186,61 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     left = {s.covers[0]: UNTRIED for s in tries.untried if not lowerable(s.covers[0])}
     for key, case, some in zip(tries.keys, tries.bare, tries.alike, strict=True):
         if key in missing and key not in now:
-            choice, reason = None, LATE
+            config, reason = None, LATE
         else:
-            choice, reason = decide(missing[key] if key in now else case, measured[key],
+            config, reason = decide(missing[key] if key in now else case, measured[key],
                                     max(saves.get(s.covers[0], 0.0) for s in some))
-            say(line(case, measured[key], choice, reason))
+            say(line(case, measured[key], config, reason))
         for step in some:
             node = step.covers[0]
             if step.pass_number:
                 found[variant(step)] = measured[key]
-            elif choice is not None:
-                alone = seconds_of(choice) + after.get(variant(step), 0.0)
+            elif config is not None:
+                alone = seconds_of(config) + after.get(variant(step), 0.0)
                 if alone < took.get(node, inf):
-                    chosen[node], took[node] = choice, alone
+                    chosen[node], took[node] = config, alone
             elif not lowerable(node):  # a small einsum may still be rows of dot products
                 left[node] = reason
     for node, pair in tries.pairs.items():
         one, two = (found.get(variant(s)) for s in pair.steps)
-        choice = decide_recompute(pair, one, two, _WIN)
+        config = decide_recompute(pair, one, two, _WIN)
         once = took.get(node, inf)
-        if choice is not None and (recomputed := seconds_of(choice) + after[variant(pair.second)]) < once:
-            say(line_recompute(node, choice, recomputed, once))
-            chosen[node] = choice
+        if config is not None and (recomputed := seconds_of(config) + after[variant(pair.second)]) < once:
+            say(line_recompute(node, config, recomputed, once))
+            chosen[node] = config
     left = {n: reason for n, reason in left.items() if n not in chosen}
     # Where a contraction stays a torch call, what it would have reduced may join another one, beside what that was
     # measured with.
-    return fitting(lambda choices: plans.of(graph, captured, {**kept, **left}, choices), chosen), left
+    return fitting(lambda configs: plans.of(graph, captured, {**kept, **left}, configs), chosen), left
 
 
 def to_try(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
-           plans: Plans, *, strict: bool) -> dict[str, Callable[[], Forms]]:
-    """What finds the forms that :func:`choose` is going to build for the same arguments, with their texts: of each
-    contraction that no earlier run has measured, by the key of ``plans.forms``, in which it looks for what was found.
+           plans: Plans, *, strict: bool) -> dict[str, Callable[[], Candidates]]:
+    """What finds the candidates that :func:`choose` is going to build for the same arguments, with their texts: of each
+    contraction that no earlier run has measured, by the key of ``plans.candidates``, in which it looks for what was
+    found.
     """
     tries = _tries(graph, captured, kept, device, row, budget, plans, strict=strict)
     return {key: partial(_with_texts, tries.missing, key) for key in tries.missing}
 
 
-def _with_texts(cases: Mapping[str, Case], key: str) -> Forms:
+def _with_texts(cases: Mapping[str, Case], key: str) -> Candidates:
     case = cases[key]
     found = list[tuple[str, str]]()
     # Of those that are tried in one of two schemes, as the error of rounded operands will say, it is the faster one.
-    for form in case.rounding or case.forms:
-        with suppress(ValueError):  # a form that has no text
-            text, launcher = written(case, form)
+    for config in case.rounding or case.candidates:
+        with suppress(ValueError):  # a candidate that has no text
+            text, launcher = written(case, config)
             found.append((text, launcher.name))
-    return Forms(case.forms, case.rounding, case.exact, found)
+    return Candidates(case.candidates, case.rounding, case.exact, found)
 
 
 @dataclass(frozen=True)
 class _Tries:
     """What is tried of a graph's contractions. alike: steps in groups of which one is measured, of each of which
-    ``bare`` is the case without its forms, ``keys`` under what it is kept, and ``measured`` by that what earlier runs
-    know; ``missing`` are the others' cases. untried: the steps that the budget has no place for. after, pairs: those of
-    :func:`kernelwright.tune.contraction_recompute.ways`."""
+    ``bare`` is the case without its candidates, ``keys`` under what it is kept, and ``measured`` by that what earlier
+    runs know; ``missing`` are the others' cases. untried: the steps that the budget has no place for. after, pairs:
+    those of :func:`kernelwright.tune.contraction_recompute.alternatives`."""
 
     alike: list[list[KernelStep]]
     untried: list[KernelStep]
@@ -256,16 +258,16 @@ def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torc
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else WGMMA
     # Two lines of windows are two output phases of a tile, which the portable core has not.
     lines = capability == WGMMA
-    first = {n: Choice("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
-    steps, after, pairs = ways(partial(plans.of, graph, captured, kept), first, row)
+    first = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=lines) for n in nodes}
+    steps, after, pairs = alternatives(partial(plans.of, graph, captured, kept), first, row)
     alike, untried = _largest(steps, budget.contraction_kernels)
-    most = max(1, min(budget.contraction_forms, budget.contraction_kernels // max(1, len(alike))))
+    most = max(1, min(budget.contraction_candidates, budget.contraction_kernels // max(1, len(alike))))
     statistics = {variant(pair.second): pair.statistics for pair in pairs.values()}
     bare = [Case(some[0], (), min(saved(s, after) for s in some),
                  statistics=statistics.get(variant(some[0]), frozenset()) | scales(some[0])) for some in alike]
     keys = [_key(case, device, most, strict=strict) for case in bare]
     measured = {key: recall(key) for key in keys}
-    missing = _Cases({k: partial(_with_forms, c, plans, k, capability, most, strict=strict)
+    missing = _Cases({k: partial(_with_candidates, c, plans, k, capability, most, strict=strict)
                       for k, c in zip(keys, bare, strict=True) if measured[k] is None})
     return _Tries(alike, untried, after, pairs, bare, keys, measured, missing)
 
@@ -279,14 +281,14 @@ def _largest(steps: list[KernelStep], most: int) -> tuple[list[list[KernelStep]]
     """Contractions in groups that are alike, at most so many, those with most work; and the others."""
     alike: dict[Hashable, list[KernelStep]] = {}
     for step in steps:
-        alike.setdefault(_form(step), []).append(step)
+        alike.setdefault(_identity(step), []).append(step)
     groups = list(alike.values())
     groups.sort(key=lambda some: -sum(s.covers[0].operator.operations(s.covers[0]) for s in some))
     return groups[:most], [s for some in groups[most:] for s in some]
 
 
 class _Cases(Mapping[str, Case]):
-    """Cases by key, each made when it is asked for first: to find its forms takes as long as to measure some."""
+    """Cases by key, each made when it is asked for first: to find its candidates takes as long as to measure some."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Case]]) -> None:
         self._makers, self._made = makers, dict[str, Case]()
@@ -306,15 +308,17 @@ class _Cases(Mapping[str, Case]):
         return len(self._makers)
 
 
-def _with_forms(case: Case, plans: Plans, key: str, capability: tuple[int, int], most: int, *, strict: bool) -> Case:
-    """The case with the forms, at most so many, in which it is tried: those of ``plans.forms`` where they are there."""
-    if (found := plans.forms.get(key)) is None:
+def _with_candidates(case: Case, plans: Plans, key: str, capability: tuple[int, int], most: int, *,
+                     strict: bool) -> Case:
+    """The case with the candidates, at most so many, in which it is tried: those of ``plans.candidates`` where they are
+    there."""
+    if (found := plans.candidates.get(key)) is None:
         node = case.node
         rounds = not strict and _rounds(node) and node.dtype not in NARROW_TYPES
-        find = partial(forms, case.kernel, node.dtype, capability, rounds=rounds, most=most)
+        find = partial(candidates, case.kernel, node.dtype, capability, rounds=rounds, most=most)
         rounding, exact = (tuple(find(only=only)) if rounds else () for only in ("fp16", "fp16x3"))
-        found = Forms(tuple(find()), rounding, exact)
-    return replace(case, forms=found.forms, rounding=found.rounding, exact=found.exact)
+        found = Candidates(tuple(find()), rounding, exact)
+    return replace(case, candidates=found.candidates, rounding=found.rounding, exact=found.exact)
 
 
 def _rounds(node: Node) -> bool:
@@ -324,24 +328,26 @@ def _rounds(node: Node) -> bool:
     return bool(torch.backends.cudnn.allow_tf32 if node.op == "convolution" else torch.backends.cuda.matmul.allow_tf32)
 
 
-def _form(step: KernelStep) -> Hashable:
+def _identity(step: KernelStep) -> Hashable:
     """What two contractions share that take the same time: a network repeats its blocks."""
     covers = ((n.op, n.attributes, n.shape, tuple((i.shape, i.dtype) for i in n.inputs)) for n in step.covers)
     return step.kernel, step.pass_number == 2, tuple(covers)
 
 
 def _key(case: Case, device: torch.device, most: int, *, strict: bool) -> str:
-    """Everything that a contraction's measurements depend on; its forms follow from these, and from the generator."""
+    """Everything that a contraction's measurements depend on; its candidates follow from these, and from the
+    generator."""
     flags = (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark)
-    return repr((machine(device), flags, strict, most, generator_digest(), case.saved_seconds, _form(case.step)))
+    return repr((machine(device), flags, strict, most, generator_digest(), case.saved_seconds, _identity(case.step)))
 
 
-def decide(case: Case, measured: Measured | None, saved: float = 0.0) -> tuple[Choice | None, str]:
-    """The form that a contraction takes, or None and why it stays a torch call. saved: the seconds that the torch call
+def decide(case: Case, measured: Measured | None, saved: float = 0.0) -> tuple[KernelConfig | None, str]:
+    """The candidate that a contraction takes, or None and why it stays a torch call. saved: the seconds that the torch
+    call
     takes less in another memory order than it was measured in."""
     library = library_name(case.node)
     if measured is None:
-        return None, "its operands do not fit the device's memory twice" if case.forms else \
+        return None, "its operands do not fit the device's memory twice" if case.candidates else \
             "no kernel of ours takes its sizes on this device"
     accurate = measured.accurate
     if not accurate:
@@ -352,5 +358,5 @@ def decide(case: Case, measured: Measured | None, saved: float = 0.0) -> tuple[C
     share = _WIN if len(case.step.covers) > 1 else _WIN_ALONE
     if best.seconds > share * (measured.seconds - saved):
         return None, f"measured on this device: {library} is as fast"
-    figures = Figures(best.seconds, measured.seconds, best.usual, measured.usual)
-    return as_tried(case.step, replace(best.form, figures=figures)), ""
+    measurement = Measurement(best.seconds, measured.seconds, best.usual, measured.usual)
+    return as_tried(case.step, replace(best.config, measurement=measurement)), ""

@@ -22,7 +22,7 @@ from kernelwright.ir.node import Node
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.layouts.channels_last import below_views, can_be_channels_last, given_last
 from kernelwright.plan.planner import ALONE, make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.cost import node_seconds, node_work
 from kernelwright.roofline.devices import Device
@@ -225,7 +225,7 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
     kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r.startswith(SLOWER) and n in moving)}
 
-    def laid_out(contractions: Mapping[Node, Choice]) -> Plan:
+    def laid_out(contractions: Mapping[Node, KernelConfig]) -> Plan:
         return make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=contractions)
 
     # What stores into this order may need other tiles than those that it was measured in.

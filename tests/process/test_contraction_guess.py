@@ -19,22 +19,22 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.errors import DeviceLost
 from kernelwright.plan.expressions import Reduced
 from kernelwright.plan.kernels import Reduction
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.roofline.devices import H200
 from kernelwright.tune import accuracy, contraction_guess, contraction_rounds
 from kernelwright.tune import contraction_trials as trials
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
-from kernelwright.tune.contraction_forms import forms
-from kernelwright.tune.contraction_guess import rounded, rounding_errors, rounding_passes, split_forms
+from kernelwright.tune.contraction_candidates import candidates
+from kernelwright.tune.contraction_guess import rounded, rounding_errors, rounding_passes, split_candidates
 from kernelwright.tune.contraction_memory import Measured, Trial, recall
 from kernelwright.tune.contraction_points import exact_sums, some_points
 from kernelwright.tune.contraction_rounds import measure_cases
 from kernelwright.tune.contraction_trials import Case
 from kernelwright.tune.contraction_words import line
 
-FAST, FINE = Choice("fp16", TILING), Choice("fp16x3", TILING)
+FAST, FINE = KernelConfig("fp16", TILING), KernelConfig("fp16x3", TILING)
 
 
 @pytest.fixture(autouse=True)
@@ -120,12 +120,12 @@ def test_what_the_torch_call_rounds_decides(monkeypatch):
 
 
 def test_forms_go_to_the_scheme_that_may_pass(monkeypatch):
-    direct = Choice("float32", 0)
-    case = replace(a_case(), forms=(FAST, FINE, direct), rounding=(FAST, direct), exact=(FINE, direct))
+    direct = KernelConfig("float32", 0)
+    case = replace(a_case(), candidates=(FAST, FINE, direct), rounding=(FAST, direct), exact=(FINE, direct))
     for passes, expected in ((True, ((FAST, direct), (FINE,))), (False, ((FINE, direct), (FAST,))),
-                             (None, (case.forms, ()))):
+                             (None, (case.candidates, ()))):
         monkeypatch.setattr(contraction_guess, "rounding_passes", lambda *rest, passes=passes: passes)
-        assert split_forms(case, {}, CPU) == expected
+        assert split_candidates(case, {}, CPU) == expected
 
     def too_much(*rest):
         raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
@@ -134,10 +134,10 @@ def test_forms_go_to_the_scheme_that_may_pass(monkeypatch):
         raise AssertionError("there is nothing to choose")
 
     monkeypatch.setattr(contraction_guess, "rounding_passes", too_much)
-    assert split_forms(case, {}, CPU) == (case.forms, ())
+    assert split_candidates(case, {}, CPU) == (case.candidates, ())
     monkeypatch.setattr(contraction_guess, "rounding_passes", looked)
     for same in (replace(case, rounding=(), exact=()), replace(case, rounding=(direct,), exact=(direct,))):
-        assert split_forms(same, {}, CPU) == (case.forms, ())
+        assert split_candidates(same, {}, CPU) == (case.candidates, ())
 
 
 def test_forms_of_one_scheme():
@@ -147,16 +147,16 @@ def test_forms_of_one_scheme():
     few = a_case(nn.Conv2d(3, 16, 3), (2, 3, 20, 20)).kernel
     for kernel in (conv, product, few):
         for capability in ((9, 0), (8, 6)):
-            every = forms(kernel, "float32", capability, rounds=True, most=8)
+            every = candidates(kernel, "float32", capability, rounds=True, most=8)
             for scheme in ("fp16", "fp16x3"):
-                some = forms(kernel, "float32", capability, rounds=True, most=8, only=scheme)
+                some = candidates(kernel, "float32", capability, rounds=True, most=8, only=scheme)
                 assert len(set(some)) == len(some) == len(every)
                 assert {c.scheme for c in some} == {c.scheme for c in every} - ({"fp16", "fp16x3"} - {scheme})
                 plain = [[c for c in found if c.scheme == "float32"] for found in (every, some)]
                 assert len(plain[1]) <= len(plain[0]) + 1 and plain[0][:1] == plain[1][:1]
-    alone = forms(conv, "float32", (9, 0), rounds=False, most=8)
-    assert forms(conv, "float32", (9, 0), rounds=False, most=8, only="fp16") == alone
-    assert forms(conv, "bfloat16", (9, 0), rounds=True, most=8, only="fp16") == forms(
+    alone = candidates(conv, "float32", (9, 0), rounds=False, most=8)
+    assert candidates(conv, "float32", (9, 0), rounds=False, most=8, only="fp16") == alone
+    assert candidates(conv, "bfloat16", (9, 0), rounds=True, most=8, only="fp16") == candidates(
         conv, "bfloat16", (9, 0), rounds=True, most=8)
 
 
@@ -164,38 +164,38 @@ def test_forms_of_one_scheme():
 
 
 class Trials:
-    """In place of what builds and tries forms: which schemes are accurate, and what was asked for."""
+    """In place of what builds and tries candidates: which schemes are accurate, and what was asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *accurate: str) -> None:
         self.accurate = accurate
-        self.rounds: list[list[tuple[Choice, ...]]] = []
+        self.rounds: list[list[tuple[KernelConfig, ...]]] = []
         self.final: list[bool] = []
-        monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.rounding, case.exact))
+        monkeypatch.setattr(contraction_rounds, "split_candidates", lambda case, *rest: (case.rounding, case.exact))
         monkeypatch.setattr(contraction_rounds, "build", self.build)
         monkeypatch.setattr(contraction_rounds, "try_out", self.try_out)
 
     def build(self, cases: Sequence[Case], build_all: Any) -> list[tuple[list, list]]:
-        self.rounds.append([case.forms for case in cases])
+        self.rounds.append([case.candidates for case in cases])
         return [([], []) for _ in cases]
 
     def try_out(self, case: Case, key: str, *rest: Any, final: bool, **options: Any) -> Measured:
         self.final.append(final)
-        errors = [1e-7 if form.scheme in self.accurate else 1e-4 for form in case.forms]
+        errors = [1e-7 if form.scheme in self.accurate else 1e-4 for form in case.candidates]
         tried = tuple(Trial(f, 1.0 if final or e < 1e-5 else inf, (Error(e, e),))
-                      for f, e in zip(case.forms, errors, strict=True))
+                      for f, e in zip(case.candidates, errors, strict=True))
         timed = final or min(errors) < 1e-5
         return Measured(tried, (f"{len(self.final)}",), 2.0 if timed else inf, (Error(1e-7, 1e-7),))
 
 
 def several(count: int, *, first: int = 2, second: int = 2) -> dict[str, Case]:
     some = [replace(TILING, stages=n) for n in range(2, 8)]
-    rounding, exact = ([Choice(scheme, tiling) for tiling in some] for scheme in ("fp16", "fp16x3"))
-    case = replace(a_case(), forms=(FAST, FINE), rounding=tuple(rounding[:first]), exact=tuple(exact[:second]))
+    rounding, exact = ([KernelConfig(scheme, tiling) for tiling in some] for scheme in ("fp16", "fp16x3"))
+    case = replace(a_case(), candidates=(FAST, FINE), rounding=tuple(rounding[:first]), exact=tuple(exact[:second]))
     return {f"key {n}": case for n in range(count)}
 
 
 def measured_of(cases: dict[str, Case], kernels: int) -> dict[str, Measured]:
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=kernels)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=2, contraction_kernels=kernels)
     return measure_cases(cases, {}, CPU, H200, budget, None, strict=False)
 
 
@@ -204,7 +204,7 @@ def test_one_round_where_the_guess_was_right(monkeypatch):
     cases = several(2)
     measured = measured_of(cases, 64)
     assert found.rounds == [[c.rounding for c in cases.values()]] and found.final == [False, False]
-    assert all({t.form.scheme for t in m.trials} == {"fp16"} and m.seconds == 2.0 for m in measured.values())
+    assert all({t.config.scheme for t in m.trials} == {"fp16"} and m.seconds == 2.0 for m in measured.values())
     assert all(recall(key) == m for key, m in measured.items())
     assert measure_cases({}, {}, CPU, H200, Budget(1000.0), None, strict=False) == {}
 
@@ -216,7 +216,7 @@ def test_another_round_where_none_is_accurate(monkeypatch):
     assert found.rounds == [[c.rounding for c in cases.values()], [c.exact for c in cases.values()]]
     assert found.final == [False, False, True, True]
     for key, kept in measured.items():
-        assert [t.form for t in kept.trials] == [*cases[key].rounding, *cases[key].exact]
+        assert [t.config for t in kept.trials] == [*cases[key].rounding, *cases[key].exact]
         assert [t.seconds for t in kept.trials] == [inf, inf, 1.0, 1.0] and kept.seconds == 2.0
         assert len(kept.failures) == 2 and recall(key) == kept
         choice, _ = tune.decide(cases[key], kept)
@@ -238,7 +238,7 @@ def test_another_round_has_what_is_left_of_the_budget(kernels, again, monkeypatc
 
 
 def test_a_run_that_ends_between_the_rounds_is_gone_on_with(monkeypatch):
-    """What awaits another round is not kept without it: its forms would not be tried again."""
+    """What awaits another round is not kept without it: its candidates would not be tried again."""
     found = Trials(monkeypatch, "fp16x3")
     usual = found.try_out
 
@@ -266,12 +266,12 @@ def test_what_does_not_fit_the_memory_is_left_out(monkeypatch):
     monkeypatch.setattr(contraction_rounds, "try_out", too_much)
     measured = measured_of(several(2), 64)
     assert set(measured) == {"key 0", "key 1"} and measured["key 0"] is None and len(found.rounds) == 2
-    assert {t.form.scheme for t in measured["key 1"].trials} == {"fp16"}
+    assert {t.config.scheme for t in measured["key 1"].trials} == {"fp16"}
     assert recall("key 0") is None and recall("key 1") is None  # the next run may find more room
 
 
 def test_a_launch_without_memory_says_nothing_about_its_form(monkeypatch):
-    case = a_case(nn.Linear(24, 16), (40, 24), (Choice("fp16", Tiling("mma", 64, 16, 32, 2)),))
+    case = a_case(nn.Linear(24, 16), (40, 24), (KernelConfig("fp16", Tiling("mma", 64, 16, 32, 2)),))
     ((built, failures),) = trials.build([case], emulated)
     said = "linear: launch of linear<<<(1, 1, 1), (128, 1, 1), 0>>> failed: "
 
@@ -292,7 +292,7 @@ def test_a_launch_without_memory_says_nothing_about_its_form(monkeypatch):
 
 
 def test_nothing_is_timed_where_other_forms_are_to_come(monkeypatch):
-    case = a_case(nn.Linear(24, 16), (40, 24), (Choice("fp16", Tiling("mma", 64, 16, 32, 2)),))
+    case = a_case(nn.Linear(24, 16), (40, 24), (KernelConfig("fp16", Tiling("mma", 64, 16, 32, 2)),))
     ((built, failures),) = trials.build([case], emulated)
     measure = trials.measure
     timed: list[list[str]] = []
@@ -320,14 +320,14 @@ def test_a_convolution_by_its_guess(monkeypatch):
         monkeypatch.setattr(accuracy, noise, 4.0)
     assert torch.backends.cudnn.allow_tf32
     model, x = nn.Conv2d(16, 24, 3, padding=1), torch.randn(2, 16, 9, 9)
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=2, contraction_kernels=2)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=2, contraction_kernels=2)
     texts: list[str] = []
 
     def building(some, target, names):
         texts.extend(some)
         return emulated(some, target, names)
 
-    monkeypatch.setattr(tune, "forms", lambda *rest, only="", **options: [
+    monkeypatch.setattr(tune, "candidates", lambda *rest, only="", **options: [
         replace(c, tiling=TILING) for c in ((FAST, FINE) if not only else (FAST,) if only == "fp16" else (FINE,))])
     picked, left, lines = chosen(model, x, building, budget)
     assert len(texts) == 1 and len(picked) == 1 and not left and "fp16 " not in lines[0]
@@ -335,7 +335,7 @@ def test_a_convolution_by_its_guess(monkeypatch):
     def again(*rest):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(contraction_rounds, "split_forms", again)
+    monkeypatch.setattr(contraction_rounds, "split_candidates", again)
     repeated, _, _ = chosen(model, x, building, budget)
     assert list(repeated.values()) == list(picked.values()) and len(texts) == 1
 
@@ -343,7 +343,7 @@ def test_a_convolution_by_its_guess(monkeypatch):
 def test_the_key_is_of_all_that_forms_follow_from():
     case = a_case()
     key = tune._key(case, CPU, 4, strict=False)
-    assert key == tune._key(replace(case, forms=(FAST,)), CPU, 4, strict=False)
+    assert key == tune._key(replace(case, candidates=(FAST,)), CPU, 4, strict=False)
     for other in (tune._key(replace(case, saved_seconds=1.0), CPU, 4, strict=False),
                   tune._key(case, CPU, 5, strict=False), tune._key(case, CPU, 4, strict=True),
                   tune._key(a_case(nn.Linear(7, 5), (4, 7)), CPU, 4, strict=False)):

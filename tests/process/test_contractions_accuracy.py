@@ -21,7 +21,7 @@ from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.reading.access import strides_of
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.tune import accuracy, contraction_points
 from kernelwright.tune import contraction_trials as trials
 from kernelwright.tune.accuracy import Error
@@ -185,7 +185,7 @@ SUMS = {
 def test_the_torch_call_computes_the_same_sums(name):
     function, parts, shape = SUMS[name]
     graph = capture(Of(function, **parts).double().float(), (torch.randn(shape),))
-    plan = make_plan(graph, graph, contractions={n: Choice("fp16x3") for n in graph.nodes() if can_contract(n)})
+    plan = make_plan(graph, graph, contractions={n: KernelConfig("fp16x3") for n in graph.nodes() if can_contract(n)})
     (step,) = (s for s in plan.kernels if s.kernel in contractions(plan))
     inputs = accuracy.operands(step.inputs, {}, "wide", CPU)
     points = some_points(step.kernel, CPU)

@@ -23,13 +23,13 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_fit, contraction_rounds
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_memory import Measured
-from kernelwright.tune.contraction_recompute import ways
+from kernelwright.tune.contraction_recompute import alternatives
 from kernelwright.tune.contraction_trials import Case
 
 
@@ -57,7 +57,7 @@ def way(case: Case) -> str:
 
 
 def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured]
-           ) -> tuple[dict[Node, Choice], dict[str, Case]]:
+           ) -> tuple[dict[Node, KernelConfig], dict[str, Case]]:
     """What is chosen where each case is measured as its way says; and the cases."""
     cases: dict[str, Case] = {}
 
@@ -67,16 +67,16 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
 
     monkeypatch.setattr(contraction_rounds, "try_out", try_out)
     monkeypatch.setattr(contraction_rounds, "build", lambda some, build_all: [([], []) for _ in some])
-    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "split_candidates", lambda case, *rest: (case.candidates, ()))
     monkeypatch.setattr(tune, "recall", lambda key: None)
     monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=8)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=8)
     picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lambda line: None,
                             build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))
     return picked, cases
 
 
-def plan_with(graph: Graph, choices: Mapping[Node, Choice]) -> Plan:
+def plan_with(graph: Graph, choices: Mapping[Node, KernelConfig]) -> Plan:
     return make_plan(graph, graph, move_bias=True, contractions=choices)
 
 
@@ -86,7 +86,7 @@ def test_the_fastest_of_three_ways(monkeypatch):
     of_lines = (node.bytes // 2 + node.bytes // 4) * BYTE + LAUNCH
     of_windows = (node.bytes + node.bytes // 4) * BYTE + LAUNCH
 
-    def at(lines: float, windows: float, apart: float) -> Choice:
+    def at(lines: float, windows: float, apart: float) -> KernelConfig:
         picked, cases = chosen(graph, monkeypatch, {
             "lines": measured(lines, number=1), "windows": measured(windows, number=2),
             "apart": measured(apart, number=3)})
@@ -119,7 +119,7 @@ def test_they_are_measured_and_told(monkeypatch):
     monkeypatch.setattr(accuracy, "_RMS_NOISE", 4.0)
     monkeypatch.setattr(accuracy, "_MAX_NOISE", 4.0)
     model = nn.Sequential(nn.Conv2d(16, 20, 3), nn.ReLU(), nn.MaxPool2d(2))
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=3)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=3)
     picked, left, lines = chosen_under_emulation(model, torch.randn(2, 16, 8, 10), budget=budget)
     assert len(lines) == 3 and not left and len(picked) == 1
     assert sum("its windows of two lines reduced" in line for line in lines) == 1
@@ -138,9 +138,9 @@ def test_without_a_device(monkeypatch):
 
 def test_a_form_without_room_for_lines_takes_windows():
     graph, node = a_pool()
-    one_phase = Choice("fp16x3", Tiling("wgmma", rows=64, columns=64, depth=16, stages=3, promote=2))
+    one_phase = KernelConfig("fp16x3", Tiling("wgmma", rows=64, columns=64, depth=16, stages=3, promote=2))
 
-    def kernel_of(choice: Choice) -> Contraction:
+    def kernel_of(choice: KernelConfig) -> Contraction:
         picked = contraction_fit.fitting(lambda choices: plan_with(graph, choices), {node: choice})
         (kernel,) = contractions(plan_with(graph, picked))
         return kernel
@@ -190,10 +190,10 @@ def test_windows_of_phases_are_lines_where_a_kernel_takes_them(norm, channels, w
                a=convolution(channels, 64, 3, stride=2, padding=1, output_padding=1),
                n=(nn.BatchNorm3d if space == 3 else nn.BatchNorm2d)(64))
     graph = captured(model, 4, channels, *(16,) * space)
-    choices = {node: Choice("fp16x3") for node in graph.nodes() if can_contract(node)}
-    steps, _, pairs = ways(lambda some: plan_with(graph, some), choices, H200)
+    choices = {node: KernelConfig("fp16x3") for node in graph.nodes() if can_contract(node)}
+    steps, _, pairs = alternatives(lambda some: plan_with(graph, some), choices, H200)
     first, *_ = (s.kernel for s in steps if s.kernel.pools)
     assert (first.pool_planes, first.pool_lines, first.pool_size) == window
     assert len(pairs) == norm and (not norm or [s.pass_number for s in steps if s.kernel.pools] == [2])
-    everything, _, _ = ways(lambda some: plan_with(graph, some), choices, H200, lambda kernel: True)
+    everything, _, _ = alternatives(lambda some: plan_with(graph, some), choices, H200, lambda kernel: True)
     assert max(s.kernel.pool_lines for s in everything) == 2

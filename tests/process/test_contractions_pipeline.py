@@ -21,7 +21,7 @@ from kernelwright.errors import VerificationFailed
 from kernelwright.modes import ModeProgram
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.programs import Stages
 from kernelwright.progress import Progress
 from kernelwright.report import as_json, render_text
@@ -175,7 +175,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     graph = capture(model, (torch.randn(4, 6),))
     (node,) = (n for n in graph.nodes() if n.op == "linear")
     mode = ModeProgram("training", model, graph, Rewriting(graph, (), 0.0, 0.0), make_plan(graph, graph))
-    chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: Choice(scheme)}))
+    chosen = replace(mode, plan=make_plan(graph, graph, contractions={node: KernelConfig(scheme)}))
     judged = []
 
     failed = SimpleNamespace(passed=False, recorded=None, recording=False, is_other_computation=False, trials=(),

@@ -35,7 +35,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Figures
+from kernelwright.plan.records import KernelConfig, Measurement
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_memory, contraction_rounds
 from kernelwright.tune import contraction_trials as trials
@@ -43,7 +43,7 @@ from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_ahead import TextsAhead
-from kernelwright.tune.contraction_forms import forms
+from kernelwright.tune.contraction_candidates import candidates
 from kernelwright.tune.contraction_memory import Measured, Trial, attempt, fatal, recall, remember
 from kernelwright.tune.contraction_trials import Built, Case, words
 from kernelwright.tune.contraction_words import line, line_recompute
@@ -62,22 +62,24 @@ def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # Decisions ----------------------------------------------------------------------------------------
 
 
-def a_case(model: nn.Module | None = None, shape: tuple[int, ...] = (4, 6), some: tuple[Choice, ...] = (Choice("x"),)
+def a_case(model: nn.Module | None = None, shape: tuple[int, ...] = (4, 6),
+           some: tuple[KernelConfig, ...] = (KernelConfig("x"),)
            ) -> Case:
     graph = capture(model or nn.Linear(6, 5), (torch.randn(shape),))
-    plan = make_plan(graph, graph, contractions={n: Choice("fp16x3") for n in graph.nodes() if can_contract(n)})
+    plan = make_plan(graph, graph, contractions={n: KernelConfig("fp16x3") for n in graph.nodes() if can_contract(n)})
     return Case(plan.kernels[0], some)
 
 
 def trial(seconds: float, *errors: float, scheme: str = "fp16x3") -> Trial:
-    return Trial(Choice(scheme, TILING), seconds, tuple(Error(e, 3 * e) for e in errors))
+    return Trial(KernelConfig(scheme, TILING), seconds, tuple(Error(e, 3 * e) for e in errors))
 
 
 def test_operands_are_numbers_where_other_kernels_found_their_scales():
     """A norm's variance is not negative: rows of NaN would be timed on the path that sums them again."""
     graph = capture(nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 32)), (torch.randn(16, 48),))
     rewritten = rewrite(graph, H200).graph
-    plan = make_plan(rewritten, graph, contractions={n: Choice("fp16x3") for n in rewritten.nodes() if can_contract(n)})
+    plan = make_plan(rewritten, graph, contractions={n: KernelConfig("fp16x3") for n in rewritten.nodes()
+                                                     if can_contract(n)})
     step = next(s for s in plan.kernels if isinstance(s.kernel, Contraction))
     scales = tune.scales(step)
     assert {n.op for n in scales} >= {"mean"} and all(n.kind != "leaf" for n in scales)
@@ -96,7 +98,7 @@ def test_the_fastest_of_the_accurate_ones():
     measured = Measured((trial(1.0, 1e-4, 1e-4, scheme="fp16"), trial(2.0, 1e-7, 1e-7), trial(1.5, 1e-7, 2e-7),
                          trial(2.5, 1e-7, 1e-7)), (), 3.0, torch_errors)
     choice, reason = tune.decide(case, measured)
-    assert choice == Choice("fp16x3", TILING, Figures(2.0, 3.0, 1e-7, 2e-7), reduces=False) and not reason
+    assert choice == KernelConfig("fp16x3", TILING, Measurement(2.0, 3.0, 1e-7, 2e-7), reduces=False) and not reason
     assert tune.decide(case, replace(measured, seconds=2.1)) == (None, "measured on this device: cuBLAS is as fast")
     faster = measured.seconds - 2.1  # in another memory order
     assert tune.decide(case, measured, faster) == (None, "measured on this device: cuBLAS is as fast")
@@ -108,7 +110,7 @@ def test_the_fastest_of_the_accurate_ones():
     nothing = replace(measured, trials=(), failures=("fp16x3: it failed",))
     assert tune.decide(case, nothing) == (None, "no kernel of ours ran: fp16x3: it failed")
     assert "memory" in tune.decide(case, None)[1]
-    assert "sizes" in tune.decide(replace(case, forms=()), None)[1]
+    assert "sizes" in tune.decide(replace(case, candidates=()), None)[1]
     conv = a_case(nn.Conv1d(6, 5, 3), (2, 6, 8))
     assert tune.decide(conv, replace(measured, seconds=2.0))[1] == "measured on this device: cuDNN is as fast"
 
@@ -117,7 +119,7 @@ def test_what_is_granted_besides():
     """An error that is larger than the torch call's, but not than what its elements' errors may leave."""
     case, good, bad = a_case(), Error(1e-7, 3e-7), Error(3e-7, 9e-7)
     count = len(accuracy.DISTRIBUTIONS)
-    tried = Trial(Choice("fp16x3", TILING), 1.0, (bad,) * count)
+    tried = Trial(KernelConfig("fp16x3", TILING), 1.0, (bad,) * count)
     measured = Measured((tried,), (), 3.0, (good,) * count)
     assert tune.decide(case, measured)[0] is None
     assert tune.decide(case, replace(measured, granted=(bad,) * count))[0] is not None
@@ -126,14 +128,14 @@ def test_what_is_granted_besides():
 
 
 def test_each_result_counts():
-    """A form is refused for one of them, and the figures are the largest on operands as given."""
+    """A form is refused for one of them, and the measurement are the largest on operands as given."""
     case, good, bad = a_case(), Error(1e-7, 3e-7), Error(3e-7, 9e-7)
     torch_errors = (good, bad) * len(accuracy.DISTRIBUTIONS)
-    right = Trial(Choice("fp16x3", TILING), 2.0, torch_errors)
+    right = Trial(KernelConfig("fp16x3", TILING), 2.0, torch_errors)
     measured = Measured((right, replace(right, seconds=1.0, errors=(bad, *torch_errors[1:]))), (), 3.0, torch_errors)
     assert measured.accurate == [right]
     choice, _ = tune.decide(case, measured)
-    assert choice.figures == Figures(2.0, 3.0, 3e-7, 3e-7)
+    assert choice.measurement == Measurement(2.0, 3.0, 3e-7, 3e-7)
 
 
 def test_the_faster_of_a_kernel_with_reductions_and_one_without(monkeypatch):
@@ -143,9 +145,9 @@ def test_the_faster_of_a_kernel_with_reductions_and_one_without(monkeypatch):
     graph = capture(model, (torch.randn(4, 6),))
     (node,) = (n for n in graph.nodes() if n.op == "linear")
     one_pass = 2 * node.bytes / H200.copy + H200.launch_seconds
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=2)
 
-    def chosen_at(joined: float | None, apart: float | None) -> Choice | None:
+    def chosen_at(joined: float | None, apart: float | None) -> KernelConfig | None:
         def try_out(case, *rest, **options):
             seconds = joined if case.kernel.reductions else apart
             return Measured(() if seconds is None else (trial(seconds, 1e-7),), (), 1.0, (Error(1e-7, 3e-7),))
@@ -182,7 +184,7 @@ def test_a_form_that_ended_the_process_is_not_tried_again(monkeypatch, tmp_path)
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert fatal("key") == {"three", "four"} and fatal("other") == set()
 
-    case = a_case(nn.Linear(8, 8), (8, 8), (Choice("fp16x3", TILING), Choice("fp16", TILING)))
+    case = a_case(nn.Linear(8, 8), (8, 8), (KernelConfig("fp16x3", TILING), KernelConfig("fp16", TILING)))
     launched = []
 
     def first_call(call, name, device):
@@ -191,11 +193,11 @@ def test_a_form_that_ended_the_process_is_not_tried_again(monkeypatch, tmp_path)
 
     monkeypatch.setattr(trials, "first_call", first_call)
     built = [Built(form, SimpleNamespace(workspace_bytes=0, arguments=(), name="f"), SimpleNamespace(f=None))
-             for form in case.forms]
-    lose("case", trials.words(case.forms[0]))
+             for form in case.candidates]
+    lose("case", trials.words(case.candidates[0]))
     found = trials.try_out(case, "case", built, [], {n: torch.randn(n.shape) for n in case.step.inputs}, CPU, H200,
                            strict=False, budget_seconds=0.01)
-    assert launched == [trials.words(case.forms[1])] and not found.trials
+    assert launched == [trials.words(case.candidates[1])] and not found.trials
     assert "ended the process" in found.failures[0] and "refused" in found.failures[1]
 
 
@@ -283,19 +285,19 @@ def lose(key: str, form: str) -> None:
 
 def test_forms():
     kernel = a_case(nn.Linear(64, 48), (70, 64)).kernel
-    hopper = forms(kernel, "float32", (9, 0), rounds=False, most=12)
+    hopper = candidates(kernel, "float32", (9, 0), rounds=False, most=12)
     assert {c.scheme for c in hopper} == {"fp16x3"}
     assert {c.tiling.core for c in hopper[:2]} == {"wgmma", "mma"} and len(set(hopper)) == len(hopper)
     assert sum(c.tiling.core == "mma" for c in hopper) == 1
-    assert {c.tiling.core for c in forms(kernel, "float32", (8, 6), rounds=False, most=12)} == {"mma"}
-    assert {c.scheme for c in forms(kernel, "float32", (9, 0), rounds=True, most=12)} == {"fp16x3", "fp16"}
-    assert {c.scheme for c in forms(kernel, "bfloat16", (10, 0), rounds=True, most=12)} == {"native"}
-    assert forms(kernel, "float32", (7, 5), rounds=True, most=12) == []
+    assert {c.tiling.core for c in candidates(kernel, "float32", (8, 6), rounds=False, most=12)} == {"mma"}
+    assert {c.scheme for c in candidates(kernel, "float32", (9, 0), rounds=True, most=12)} == {"fp16x3", "fp16"}
+    assert {c.scheme for c in candidates(kernel, "bfloat16", (10, 0), rounds=True, most=12)} == {"native"}
+    assert candidates(kernel, "float32", (7, 5), rounds=True, most=12) == []
     few = a_case(nn.Conv2d(3, 16, 3), (2, 3, 20, 20)).kernel
     depthwise = a_case(nn.Conv2d(8, 8, 3, groups=8), (2, 8, 20, 20)).kernel
-    assert {c.scheme for c in forms(depthwise, "float32", (9, 0), rounds=True, most=12)} == {"float32"}
-    assert forms(few, "float32", (9, 0), rounds=True, most=12)[0] == Choice("float32", 0)
-    assert len(forms(few, "float32", (9, 0), rounds=True, most=2)) == 2
+    assert {c.scheme for c in candidates(depthwise, "float32", (9, 0), rounds=True, most=12)} == {"float32"}
+    assert candidates(few, "float32", (9, 0), rounds=True, most=12)[0] == KernelConfig("float32", 0)
+    assert len(candidates(few, "float32", (9, 0), rounds=True, most=2)) == 2
 
 
 # Without a device ---------------------------------------------------------------------------------
@@ -306,7 +308,7 @@ def test_the_roofline_model_decides_without_a_device(monkeypatch):
         model, x = nn.Linear(4096, 4096), torch.randn(2048, 4096)
     graph = capture(model.to_empty(device="cpu"), (torch.empty(x.shape),))
     (choice,) = tune.predicted(graph, graph, H200).values()
-    assert choice.scheme == "fp16x3" and choice.tiling.core == "wgmma" and choice.figures is None
+    assert choice.scheme == "fp16x3" and choice.tiling.core == "wgmma" and choice.measurement is None
     assert next(iter(tune.predicted(graph, graph, GENERIC_CUDA).values())).tiling.core == "mma"
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4096, 192), nn.Softmax(-1))
@@ -314,7 +316,8 @@ def test_the_roofline_model_decides_without_a_device(monkeypatch):
     (choice,) = tune.predicted(graph, graph, H200).values()
     assert choice.reduces and choice.tiling.columns == 192
     monkeypatch.setattr(tune, "tilings", lambda kernel, core: [] if kernel.reductions else [TILING])
-    assert tune.predicted(graph, graph, H200) == {n: Choice("fp16x3", TILING, reduces=False) for n in graph.nodes()
+    assert tune.predicted(graph, graph, H200) == {n: KernelConfig("fp16x3", TILING, reduces=False)
+                                                  for n in graph.nodes()
                                                   if n.op == "linear"}
     small = capture(nn.Linear(16, 16), (torch.randn(4, 16),))
     assert tune.predicted(small, small, H200) == {}
@@ -335,20 +338,20 @@ def own_values(model: nn.Module, graph: Graph, *inputs: torch.Tensor) -> dict[No
 
 def chosen(model: nn.Module, x: torch.Tensor, build_all: Any = emulated, budget: Budget | None = None) -> tuple:
     graph, lines = capture(model, (x,)), []
-    budget = budget or Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    budget = budget or Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=2)
     result = tune.choose(graph, graph, {}, own_values(model, graph, x), CPU, H200, budget, strict=False,
                          say=lines.append, build_all=build_all)
     return *result, lines
 
 
 def test_what_is_built_ahead_is_what_is_built(monkeypatch):
-    """The texts are those of the forms that are measured, best of each contraction first; known ones are not among
+    """The texts are those of the candidates that are measured, best of each contraction first; known ones are not among
     them. What was found is not looked for again."""
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
     model = nn.Sequential(nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 40), nn.GELU())
     x = torch.randn(70, 24)
     graph, plans = capture(model, (x,)), tune.Plans()
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=3, contraction_kernels=6)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=3, contraction_kernels=6)
     calls = tune.to_try(graph, graph, {}, CPU, H200, budget, plans, strict=False)
     # One copy, as two may come in any order; nobody asks for a text before all of them are there.
     ahead = TextsAhead(calls, plans, 1)
@@ -360,8 +363,8 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
         built.append(texts)
         return emulated(texts, target, names)
 
-    assert plans.forms == {key: call() for key, call in calls.items()}
-    monkeypatch.setattr(tune, "forms", lambda *given, **named: pytest.fail("it was looked for again"))
+    assert plans.candidates == {key: call() for key, call in calls.items()}
+    monkeypatch.setattr(tune, "candidates", lambda *given, **named: pytest.fail("it was looked for again"))
     tune.choose(graph, graph, {}, own_values(model, graph, x), CPU, H200, budget, strict=False, say=lambda line: None,
                 build_all=build_all, plans=plans)
     assert len(built) == 1 and len(ahead) == 6 and sorted(text for text, _ in ahead) == sorted(built[0])
@@ -395,9 +398,9 @@ def test_plans_that_share_what_they_compiled_are_what_each_is_alone(order):
     products = [n for n in graph.nodes() if can_contract(n)]
     assert len(products) >= 5
     operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n not in products]
-    asked: list[tuple[dict[Node, str], dict[Node, Choice]]] = []
+    asked: list[tuple[dict[Node, str], dict[Node, KernelConfig]]] = []
     for scheme in ("fp16x3", "fp16"):
-        choice = Choice(scheme)
+        choice = KernelConfig(scheme)
         asked += [({}, dict.fromkeys(products, choice)), ({}, dict.fromkeys(products, replace(choice, reduces=False))),
                   (dict.fromkeys(operators[::3], "asked"), dict.fromkeys(products[::2], choice)),
                   ({}, dict.fromkeys(products, replace(choice, exact_functions=True)))]
@@ -415,7 +418,7 @@ def test_a_plan_that_was_made_is_not_made_again(monkeypatch):
                     (torch.randn(70, 24),))
     made = []
     monkeypatch.setattr(tune, "make_plan", lambda *given, **named: (made.append(named), make_plan(*given, **named))[1])
-    budget, plans = Budget(1000.0, contraction_forms=3, contraction_kernels=6), tune.Plans()
+    budget, plans = Budget(1000.0, contraction_candidates=3, contraction_kernels=6), tune.Plans()
     tune.to_try(graph, graph, {}, CPU, H200, budget, plans, strict=False)
     count = len(made)
     tune.to_try(graph, graph, {}, CPU, H200, budget, plans, strict=False)
@@ -449,7 +452,7 @@ def test_choice_by_measurement(monkeypatch):
     monkeypatch.setattr(accuracy, "_MAX_NOISE", 2.0)
     picked, left, again = chosen(model, x, untouched)
     assert len(picked) == 2 and not left and len(again) == 1
-    assert all(c.figures.seconds > 0 and 0 < c.figures.error < 1e-6 for c in picked.values())
+    assert all(c.measurement.seconds > 0 and 0 < c.measurement.error < 1e-6 for c in picked.values())
     graph = capture(model, (x,))
     plan = make_plan(graph, graph, contractions=picked)
     assert [k.scheme for k in contractions(plan)] == [c.scheme for c in picked.values()]
@@ -472,7 +475,7 @@ def test_reductions_are_measured_both_ways(monkeypatch):
 def test_the_largest_come_first(monkeypatch):
     monkeypatch.setattr(tune, "_LEAST_OPERATIONS", 0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 20), nn.Linear(20, 30))
-    failing = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+    failing = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=2)
     _, left, lines = chosen(model, torch.randn(4, 6), lambda texts, target, names: [BuildFailed("no")] * len(texts),
                             failing)
     assert len(lines) == 2 and "20 by 30x20" in lines[0].replace("4x20", "20")
@@ -497,7 +500,7 @@ def test_what_does_not_build_or_run_is_told(monkeypatch):
 
 
 def test_measurements_come_back(tmp_path):
-    measured = Measured((trial(1.0, 1e-7), Trial(Choice("float32", 3), 2.0, (Error(inf, inf),))), ("why",), 3.0,
+    measured = Measured((trial(1.0, 1e-7), Trial(KernelConfig("float32", 3), 2.0, (Error(inf, inf),))), ("why",), 3.0,
                         (Error(1e-7, 2e-7),))
     assert recall("key") is None
     remember("key", measured)
@@ -505,7 +508,7 @@ def test_measurements_come_back(tmp_path):
     (path,) = (tmp_path / "contractions").glob("*.json")
     document = json.loads(path.read_text())
     for broken in ("", "[]", "{", json.dumps({**document, "key": "other"}), json.dumps({**document, "trials": 3}),
-                   json.dumps({**document, "trials": [{"form": {"scheme": "x", "tiling": {"no": 1}}}]})):
+                   json.dumps({**document, "trials": [{"config": {"scheme": "x", "tiling": {"no": 1}}}]})):
         path.write_text(broken)
         assert recall("key") is None
     remember("key", measured)
@@ -525,9 +528,10 @@ def test_the_digest_is_of_the_generator():
 
 
 def test_words():
-    assert words(Choice("float32", 2)) == "float32 schedule 2"
-    assert words(Choice("fp16x3", TILING)) == "fp16x3 mma 64x16x32, 4 stages, promote 1"
-    assert words(Choice("native", Tiling("wgmma", 128, 64, 16, 3, 2, pingpong=2, converts_left=True, folded_taps=3))) \
+    assert words(KernelConfig("float32", 2)) == "float32 schedule 2"
+    assert words(KernelConfig("fp16x3", TILING)) == "fp16x3 mma 64x16x32, 4 stages, promote 1"
+    assert words(KernelConfig("native", Tiling("wgmma", 128, 64, 16, 3, 2, pingpong=2, converts_left=True,
+                                               folded_taps=3))) \
         == "native wgmma 128x64x16, 3 stages, cluster 2, pingpong 2, converts_left True, folded_taps 3"
 
 
@@ -554,12 +558,12 @@ def test_what_is_unusual_about_a_form_is_said_with_its_reason():
 
 def test_progress_says_why_a_form_is_as_it_is():
     case = a_case(nn.Conv2d(16, 24, 3, padding=1), (2, 16, 9, 9))
-    chosen = Choice("fp16x3", replace(TILING, core="wgmma", pingpong=3, overlap=12))
+    chosen = KernelConfig("fp16x3", replace(TILING, core="wgmma", pingpong=3, overlap=12))
     measured = Measured((Trial(chosen, 1e-3, (Error(1e-7, 1e-7),)),), (), 2e-3, (Error(1e-7, 1e-7),))
     said = line(case, measured, chosen, "")
     assert "overlap by 12 rows" in said and "3 consumer warpgroups" in said
     assert "overlap by" not in line(case, measured, None, "the library is faster")
-    plain = Choice("fp16x3", TILING)
+    plain = KernelConfig("fp16x3", TILING)
     said = line_recompute(case.node, replace(chosen, recompute=plain), 1e-3, 2e-3)
     assert "for its statistics and then with what follows" in said and "3 consumer warpgroups" in said
     assert said.count("mma 64") == 2
@@ -567,6 +571,6 @@ def test_progress_says_why_a_form_is_as_it_is():
 
 def test_the_generator_takes_every_form():
     case = a_case(nn.Conv2d(16, 24, 3, padding=1), (2, 16, 9, 9))
-    for form in forms(case.kernel, "float32", (9, 0), rounds=True, most=12):
+    for form in candidates(case.kernel, "float32", (9, 0), rounds=True, most=12):
         kernel = replace(case.kernel, scheme=form.scheme, tiling=form.tiling)
         assert contraction.generate(kernel, "name").definition

@@ -24,13 +24,13 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.describe import contraction_use, meaning
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Figures, KernelStep
+from kernelwright.plan.records import KernelConfig, KernelStep, Measurement
 from kernelwright.report import render_text
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import (
     accuracy,
+    contraction_candidates,
     contraction_fit,
-    contraction_forms,
     contraction_recompute,
     contraction_rounds,
     contraction_trials,
@@ -46,7 +46,7 @@ CPU = torch.device("cpu")
 LAUNCH, BYTE = H200.launch_seconds, 1 / H200.copy
 GOOD = (Error(1e-7, 3e-7),)
 #: The same kernels are asked for their tilings again and again, which takes seconds.
-TILINGS = functools.cache(contraction_forms.tilings)
+TILINGS = functools.cache(contraction_candidates.tilings)
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def way(case: Case) -> str:
 
 
 def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measured], kernels: int = 4
-           ) -> tuple[dict[Node, Choice], dict[str, Case], list[str]]:
+           ) -> tuple[dict[Node, KernelConfig], dict[str, Case], list[str]]:
     """What is chosen where each case is measured as its way says; the cases, and the lines that were said."""
     cases: dict[str, Case] = {}
 
@@ -86,13 +86,13 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
         cases[way(case)] = case
         return found[way(case)]
 
-    monkeypatch.setattr(contraction_forms, "tilings", TILINGS)
+    monkeypatch.setattr(contraction_candidates, "tilings", TILINGS)
     monkeypatch.setattr(contraction_rounds, "try_out", try_out)
     monkeypatch.setattr(contraction_rounds, "build", lambda some, build_all: [([], []) for _ in some])
-    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "split_candidates", lambda case, *rest: (case.candidates, ()))
     monkeypatch.setattr(tune, "recall", lambda key: None)
     monkeypatch.setattr(contraction_fit, "generates", lambda kernel: True)
-    budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=kernels)
+    budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=kernels)
     lines: list[str] = []
     picked, _ = tune.choose(graph, graph, {}, {}, CPU, H200, budget, strict=False, say=lines.append,
                             build_all=lambda texts, *rest: [BuildFailed("no")] * len(texts))
@@ -100,7 +100,7 @@ def chosen(graph: Graph, monkeypatch: pytest.MonkeyPatch, found: dict[str, Measu
 
 
 def measured(seconds: float, scheme: str = "fp16x3", torch_seconds: float = 1.0, number: int | None = None) -> Measured:
-    return Measured((Trial(Choice(scheme, number), seconds, GOOD),), (), torch_seconds, GOOD)
+    return Measured((Trial(KernelConfig(scheme, number), seconds, GOOD),), (), torch_seconds, GOOD)
 
 
 def test_the_fastest_of_all_ways(monkeypatch):
@@ -110,7 +110,7 @@ def test_the_fastest_of_all_ways(monkeypatch):
     normalise = (2 * node.bytes + 2 * small) * BYTE + LAUNCH
     statistics = (node.bytes + 2 * small) * BYTE + LAUNCH
 
-    def at(first: float, second: float, joined: float, apart: float) -> Choice:
+    def at(first: float, second: float, joined: float, apart: float) -> KernelConfig:
         picked, cases, lines = chosen(graph, monkeypatch, {
             "pass 1": measured(first, number=1), "pass 2": measured(second, number=2),
             "joined": measured(joined, number=3), "apart": measured(apart, number=4)})
@@ -124,7 +124,7 @@ def test_the_fastest_of_all_ways(monkeypatch):
 
     twice = at(0.1, 0.2, 0.3 - 0.9 * normalise, 0.5)
     assert twice.tiling == 1 and twice.recompute.tiling == 2 and twice.reduces and not twice.recompute.reduces
-    assert seconds_of(twice) == pytest.approx(0.3) and twice.figures.seconds == 0.1
+    assert seconds_of(twice) == pytest.approx(0.3) and twice.measurement.seconds == 0.1
     joined = at(0.1, 0.2, 0.3 - 1.1 * normalise, 0.5)
     assert joined.tiling == 3 and joined.reduces and joined.recompute is None
     assert at(0.1, 0.2, 0.5, 0.3 - 0.9 * (normalise + statistics)).recompute is not None
@@ -150,15 +150,15 @@ def test_what_is_not_accurate_or_too_slow_is_not_computed_twice(monkeypatch):
 
 def test_both_kernels_have_one_scheme():
     graph, node = a_norm()
-    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
+    choice = KernelConfig("fp16x3", recompute=KernelConfig("fp16x3"))
     (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
-    trials = {scheme: Trial(Choice(scheme, number), seconds, GOOD)
+    trials = {scheme: Trial(KernelConfig(scheme, number), seconds, GOOD)
               for number, (scheme, seconds) in enumerate([("fp16", 0.3), ("fp16x3", 0.1), ("float32", 0.2)])}
     first = Measured((trials["fp16"], trials["fp16x3"]), (), 1.0, GOOD)
     second = Measured((trials["float32"], trials["fp16"]), (), 2.0, GOOD)
     found = decide_recompute(pair, first, second, 0.9)
-    assert found == Choice("fp16", 0, Figures(0.3, 1.0, 1e-7, 1e-7), reduces=True,
-                           recompute=Choice("fp16", 0, Figures(0.3, 2.0, 1e-7, 1e-7), reduces=False))
+    assert found == KernelConfig("fp16", 0, Measurement(0.3, 1.0, 1e-7, 1e-7), reduces=True,
+                           recompute=KernelConfig("fp16", 0, Measurement(0.3, 2.0, 1e-7, 1e-7), reduces=False))
     assert decide_recompute(pair, first, second, 0.2) is None
     assert decide_recompute(pair, None, second, 0.9) is None and decide_recompute(pair, first, None, 0.9) is None
 
@@ -166,10 +166,12 @@ def test_both_kernels_have_one_scheme():
 def test_what_forms_no_sums_goes_with_any_scheme():
     """The fastest of both kernels, where the first one has its statistics from products of x with itself."""
     graph, node = a_norm()
-    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
+    choice = KernelConfig("fp16x3", recompute=KernelConfig("fp16x3"))
     (pair,) = pairs_of(make_plan(graph, graph, contractions={node: choice})).values()
-    first = Measured((Trial(Choice("fp16x3", 1), 0.3, GOOD), Trial(Choice("correlation"), 0.1, GOOD)), (), 1.0, GOOD)
-    second = Measured((Trial(Choice("float32", 2), 0.2, GOOD), Trial(Choice("fp16x3", 3), 0.3, GOOD)), (), 2.0, GOOD)
+    first = Measured((Trial(KernelConfig("fp16x3", 1), 0.3, GOOD), Trial(KernelConfig("correlation"), 0.1, GOOD)), (),
+                     1.0, GOOD)
+    second = Measured((Trial(KernelConfig("float32", 2), 0.2, GOOD), Trial(KernelConfig("fp16x3", 3), 0.3, GOOD)), (),
+                      2.0, GOOD)
     found = decide_recompute(pair, first, second, 0.9)
     assert (found.scheme, found.recompute.scheme, found.recompute.tiling) == ("correlation", "float32", 2)
     slow = replace(first, trials=(first.trials[0], replace(first.trials[1], seconds=0.5)))
@@ -178,26 +180,26 @@ def test_what_forms_no_sums_goes_with_any_scheme():
 
 
 def test_exact_functions_of_either_kernel():
-    """Where the first forms no sums and the second rounds its operands, the second has them."""
-    figures = Figures(0.1, 1.0, 1e-7, 1e-7)
-    pair = Choice("correlation", figures=figures, recompute=Choice("fp16", 1, figures))
+    """Where the first candidates no sums and the second rounds its operands, the second has them."""
+    measurement = Measurement(0.1, 1.0, 1e-7, 1e-7)
+    pair = KernelConfig("correlation", measurement=measurement, recompute=KernelConfig("fp16", 1, measurement))
     exact = pair.exact()
-    assert exact == replace(pair, recompute=replace(pair.recompute, exact_functions=True, figures=None))
-    same = Choice("correlation", figures=figures, recompute=Choice("fp16x3", 1, figures))
-    assert same.exact() is same and Choice("fp16", 1).exact().exact_functions
+    assert exact == replace(pair, recompute=replace(pair.recompute, exact_functions=True, measurement=None))
+    same = KernelConfig("correlation", measurement=measurement, recompute=KernelConfig("fp16x3", 1, measurement))
+    assert same.exact() is same and KernelConfig("fp16", 1).exact().exact_functions
 
 
 def test_what_forms_no_sums_is_given_up_where_they_are_stored():
     """In a plan in which a contraction is not recomputed, or has more to store, the second kernel is alone."""
     graph, node, _ = a_pair()
-    again = Choice("fp16x3", number_of_tilings(graph, node)[0])
-    pair = Choice("correlation", recompute=again)
+    again = KernelConfig("fp16x3", number_of_tilings(graph, node)[0])
+    pair = KernelConfig("correlation", recompute=again)
 
     def plan_of(chosen, **options):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen, **options)
 
     assert contraction_fit.fitting(plan_of, {node: pair}) == {node: pair}
-    for choice in (replace(pair, reduces=False), Choice("correlation")):
+    for choice in (replace(pair, reduces=False), KernelConfig("correlation")):
         kept = contraction_fit.fitting(plan_of, {node: choice})
         assert kept == ({node: replace(again, reduces=False, lines=False)} if choice.recompute else {})
 
@@ -205,7 +207,7 @@ def test_what_forms_no_sums_is_given_up_where_they_are_stored():
 def number_of_tilings(graph: Graph, node: Node) -> list[Any]:
     """The tilings of a contraction that stores its results."""
     (step,) = contractions(make_plan(graph, graph, move_bias=True, contractions={
-        node: Choice("fp16x3", reduces=False)}))
+        node: KernelConfig("fp16x3", reduces=False)}))
     return tilings(step, "wgmma")
 
 
@@ -216,7 +218,7 @@ def test_with_few_kernels_there_may_be_no_pair(monkeypatch):
     assert len(cases) == 2 and picked[node].recompute is None
 
 
-def a_pair(recompute: Choice | None = None, pool: int = 0) -> tuple[Graph, Node, Any]:
+def a_pair(recompute: KernelConfig | None = None, pool: int = 0) -> tuple[Graph, Node, Any]:
     def forward(m, x):
         y = F.relu(m.n(m.a(x)))
         return F.max_pool2d(y, (1, pool)) if pool else y
@@ -224,7 +226,7 @@ def a_pair(recompute: Choice | None = None, pool: int = 0) -> tuple[Graph, Node,
     graph = captured(Of(forward, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16)), 2, 8, 8, 16)
     (node,) = (n for n in graph.nodes() if can_contract(n))
     plan = make_plan(graph, graph, move_bias=True, contractions={
-        node: Choice("fp16x3", recompute=recompute or Choice("fp16x3"))})
+        node: KernelConfig("fp16x3", recompute=recompute or KernelConfig("fp16x3"))})
     return graph, node, plan
 
 
@@ -285,7 +287,7 @@ def test_each_kernel_is_held_to_the_torch_call(way):
 def test_a_form_without_room_gives_up_what_it_cannot_have(monkeypatch):
     graph, node, plan = a_pair(pool=2)
     assert contractions(plan)[1].pools
-    choice = Choice("fp16x3", recompute=Choice("fp16x3"))
+    choice = KernelConfig("fp16x3", recompute=KernelConfig("fp16x3"))
 
     def plan_of(chosen):
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
@@ -357,7 +359,7 @@ def test_texts_of_both_kernels(core):
     for function in TEXTS.values():
         model = Of(function, a=nn.Conv2d(8, 16, 3, padding=1), n=nn.GroupNorm(4, 16))
         graph = capture(model, (torch.randn(2, 8, 9, 16),))
-        choice = Choice("fp16x3", recompute=Choice("fp16x3"))
+        choice = KernelConfig("fp16x3", recompute=KernelConfig("fp16x3"))
         plan = make_plan(graph, graph, move_bias=True, contractions={
             n: choice for n in graph.nodes() if can_contract(n)})
         steps += [s for pair in pairs_of(plan).values() for s in pair.steps]
@@ -402,8 +404,8 @@ def test_norms_in_an_emitted_file(monkeypatch):
 
 def test_the_report_has_the_figures_of_each_kernel():
     graph, node = a_norm()
-    choice = Choice("fp16x3", 1, Figures(0.1, 0.4, 1e-7, 2e-7),
-                    recompute=Choice("fp16x3", 2, Figures(0.2, 0.5, 3e-7, 4e-7)))
+    choice = KernelConfig("fp16x3", 1, Measurement(0.1, 0.4, 1e-7, 2e-7),
+                    recompute=KernelConfig("fp16x3", 2, Measurement(0.2, 0.5, 3e-7, 4e-7)))
     plan = make_plan(graph, graph, contractions={node: choice})
     uses = [contraction_use(s, plan, H200) for s in pairs_of(plan)[node].steps]
     assert [(u.seconds, u.torch_seconds, u.error) for u in uses] == [(0.1, 0.4, 1e-7), (0.2, 0.5, 3e-7)]

@@ -18,8 +18,8 @@ from kernelwright.codegen.cuda.direct_conv.generate import generate, schedules, 
 from kernelwright.codegen.cuda.direct_conv.layout import Layout
 from kernelwright.codegen.cuda.direct_conv.normal_form import normal_form
 from kernelwright.codegen.cuda.direct_conv.schedules import estimate, fits, least_seconds, predicted_seconds
-from kernelwright.plan.records import Choice
-from kernelwright.tune.contraction_forms import forms
+from kernelwright.plan.records import KernelConfig
+from kernelwright.tune.contraction_candidates import candidates
 
 #: What tune/accuracy.py grants to sums of the same products in another order: of rms errors, of the largest.
 RMS, LARGEST = 1.25, 1.5
@@ -219,8 +219,8 @@ def test_long_transposed_sums_are_worth_measuring():
     large = conv(16, 1, 32, 64, (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True).kernel
     assert suits(large) and schedules(large)[0].block == 2
     assert predicted_seconds(normal_form(large), schedules(large)[0]) < 15e-3
-    found = forms(large, "float32", (9, 0), rounds=True, most=6)
-    assert found[0].scheme == "fp16" and Choice("float32", 0) in found  # slower than tensor cores
+    found = candidates(large, "float32", (9, 0), rounds=True, most=6)
+    assert found[0].scheme == "fp16" and KernelConfig("float32", 0) in found  # slower than tensor cores
     assert not suits(conv(16, 1, 64, 64, (64, 64), (5, 5), stride=2, padding=2, transposed=True).kernel)
     grouped = conv(8, 4, 8, 8, (12, 24, 48), (3, 5, 7), stride=2, padding=(1, 2, 3), transposed=True, output_padding=1)
-    assert forms(grouped.kernel, "float32", (9, 0), rounds=True, most=6)[0] == Choice("float32", 0)
+    assert candidates(grouped.kernel, "float32", (9, 0), rounds=True, most=6)[0] == KernelConfig("float32", 0)

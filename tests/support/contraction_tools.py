@@ -224,7 +224,7 @@ def guessed_scales(least: str = "LEAST_SHARED") -> Iterator[None]:
 
 
 def tilings_of_rows(kernel: Contraction, core: str = "wgmma") -> list[Tiling]:
-    """The tilings that are proposed for a core, but those that go down strips of lines."""
+    """The tilings that are proposed for a core, but those that are row-buffered."""
     return [tiling for tiling in tilings(kernel, core) if tiling.core == core]
 
 

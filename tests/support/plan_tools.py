@@ -13,15 +13,16 @@ from kernelwright.capture.export import capture
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, KernelStep, Plan
+from kernelwright.plan.records import KernelConfig, KernelStep, Plan
 
 
 def planned(model: nn.Module, inputs: tuple[Any, ...], scheme: str = "fp16x3", *, move_bias: bool = True,
             reduces: bool = True, lines: bool = True, recompute: bool = False) -> Plan:
     """The plan with every contraction as a kernel, checked against the module in float64. reduces, lines: what joins
-    them, as in `Choice`. recompute: those that can be are."""
+    them, as in `KernelConfig`. recompute: those that can be are."""
     graph = capture(model, inputs)
-    choice = Choice(scheme, reduces=reduces, lines=lines, recompute=Choice(scheme, lines=lines) if recompute else None)
+    choice = KernelConfig(scheme, reduces=reduces, lines=lines, recompute=KernelConfig(scheme, lines=lines)
+                          if recompute else None)
     chosen = {n: choice for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=move_bias, contractions=chosen)
     double = tuple(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs)
@@ -64,6 +65,6 @@ def narrow_plan(function: Callable[..., Any], dtype: torch.dtype, *shapes: tuple
                 **parts: Any) -> Plan:
     model = Of(function, **parts).to(dtype)
     graph = capture(model, tuple(torch.randn(s).to(dtype) for s in shapes))
-    chosen = {n: Choice("native", lines=lines) for n in graph.nodes() if can_contract(n)}
+    chosen = {n: KernelConfig("native", lines=lines) for n in graph.nodes() if can_contract(n)}
     assert chosen
     return make_plan(graph, graph, contractions=chosen)

@@ -21,7 +21,7 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, KernelStep, Plan, TorchStep
+from kernelwright.plan.records import KernelConfig, KernelStep, Plan, TorchStep
 from kernelwright.roofline.devices import H200
 from kernelwright.tune import contraction_rounds
 from kernelwright.tune import contractions as tune
@@ -50,7 +50,7 @@ def plan_of(function: Callable[[Any, torch.Tensor], Any], size: tuple[int, int],
         model, x = Of(lambda m, x: function(m, m.a(x)), **parts), torch.empty(2, 4, *size)
     graph = capture(model.to_empty(device="cpu"), (torch.empty(x.shape),))
     return make_plan(graph, graph, move_bias=True, contractions={
-        n: Choice("fp16x3", reduces=False) for n in graph.nodes() if can_contract(n)})
+        n: KernelConfig("fp16x3", reduces=False) for n in graph.nodes() if can_contract(n)})
 
 
 def contraction_of(plan: Plan) -> KernelStep:
@@ -155,7 +155,7 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
         model = Of(lambda m, x: m.a(x).mean((2, 3)), a=nn.Conv2d(4, CHANNELS, 3, padding=1, bias=False))
     graph = capture(model.to_empty(device="cpu"), (torch.empty(2, 4, 1100, 1200),))
     (node,) = (n for n in graph.nodes() if n.op == "convolution")
-    separate = make_plan(graph, graph, move_bias=True, contractions={node: Choice("fp16x3", reduces=False)})
+    separate = make_plan(graph, graph, move_bias=True, contractions={node: KernelConfig("fp16x3", reduces=False)})
     mean = separate.results[0]
     kernel = contraction_of(separate).kernel
     place = Index((CHANNELS, 0, 1, 0, 0))
@@ -172,10 +172,11 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
         def try_out(case, *rest, **options):
             cases[bool(case.kernel.position_reductions)] = case
             seconds = with_mean if case.kernel.position_reductions else without
-            return Measured((Trial(Choice("fp16x3"), seconds, (Error(1e-7, 3e-7),)),), (), 1.0, (Error(1e-7, 3e-7),))
+            return Measured((Trial(KernelConfig("fp16x3"), seconds, (Error(1e-7, 3e-7),)),), (), 1.0,
+                            (Error(1e-7, 3e-7),))
 
         monkeypatch.setattr(contraction_rounds, "try_out", try_out)
-        budget = Budget(1000.0, contraction_seconds=0.05, contraction_forms=1, contraction_kernels=2)
+        budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=1, contraction_kernels=2)
         lines: list[str] = []
         picked, _ = tune.choose(graph, graph, {}, {}, torch.device("cpu"), H200, budget, strict=False,
                                 say=lines.append, build_all=lambda texts, *rest: [object() for _ in texts])
@@ -183,7 +184,7 @@ def test_the_faster_of_a_kernel_with_a_mean_and_one_without(monkeypatch):
         return picked[node].reduces
 
     monkeypatch.setattr(contraction_rounds, "build", lambda cases, build_all: [([], []) for _ in cases])
-    monkeypatch.setattr(contraction_rounds, "split_forms", lambda case, *rest: (case.forms, ()))
+    monkeypatch.setattr(contraction_rounds, "split_candidates", lambda case, *rest: (case.candidates, ()))
     assert chosen_at(0.5, 0.5 - 0.9 * one_pass) and not chosen_at(0.5, 0.5 - 1.1 * one_pass)
     assert cases[True].saved_seconds == pytest.approx(one_pass)
     assert _fused_seconds(cases[True], H200) == pytest.approx(one_pass)
@@ -207,7 +208,7 @@ def test_a_form_has_room_for_what_another_contraction_leaves():
         return make_plan(graph, graph, {}, move_bias=True, contractions=chosen)
 
     for tiling, has_room in ((narrow, True), (wide, False)):
-        together = {first: Choice("fp16x3", tiling), second: Choice("fp16x3", narrow)}
+        together = {first: KernelConfig("fp16x3", tiling), second: KernelConfig("fp16x3", narrow)}
         assert fitting(plan_of, together) == together
         alone = {first: together[first]}
         assert fitting(plan_of, alone) == {first: replace(alone[first], reduces=has_room)}
@@ -220,11 +221,11 @@ def test_a_form_fits_the_order_in_which_its_results_are_stored():
     first, second = (n for n in graph.nodes() if can_contract(n))
     for tiling in (Tiling("wgmma", 64, 64, 16, 4, cluster=2, pingpong=2, overlap=12),
                    Tiling("wgmma", 64, 64, 8, 4, pingpong=3, overlap=12)):
-        plan = make_plan(graph, graph, {second: "slower"}, contractions={first: Choice("fp16", tiling)})
+        plan = make_plan(graph, graph, {second: "slower"}, contractions={first: KernelConfig("fp16", tiling)})
         assert any(step.kernel.tiling == tiling and generates(step.kernel) for step in contractions(plan))
         laid_out = channels_last_plan(plan, graph, {second: (1.0, 0.5)}, H200)
         assert laid_out is not None and laid_out.channels_last == {second}
-        assert laid_out.contractions[first] == Choice("fp16", replace(tiling, overlap=0))
+        assert laid_out.contractions[first] == KernelConfig("fp16", replace(tiling, overlap=0))
         steps = contractions(laid_out)
         assert len(steps) == 1 and generates(steps[0].kernel)
         kernel = replace(steps[0].kernel, tiling=tiling)

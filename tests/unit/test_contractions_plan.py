@@ -18,7 +18,7 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Load
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 
 
 @pytest.fixture(autouse=True)
@@ -301,7 +301,7 @@ def test_16_bit_operands_are_read_as_they_lie(dtype):
     assert set(contractions(plan)[0].input_dtypes) == {name}
     model = Of(lambda m, x: m.a(x.to(dtype)), a=nn.Linear(6, 6).to(dtype))
     graph = capture(model, (torch.randn(4, 6),))
-    plan = make_plan(graph, graph, contractions={n: Choice("native") for n in graph.nodes() if can_contract(n)})
+    plan = make_plan(graph, graph, contractions={n: KernelConfig("native") for n in graph.nodes() if can_contract(n)})
     assert kinds(plan) == ["cast", "Contraction"]  # the conversion is stored: rows are packed from one type
     assert set(contractions(plan)[0].input_dtypes) == {name}
 
@@ -322,10 +322,10 @@ def test_what_no_record_holds_is_not_taken():
 def test_a_kept_contraction_stays():
     graph = capture(nn.Linear(6, 5), (torch.randn(4, 6),))
     (node,) = (n for n in graph.nodes() if n.op == "linear")
-    plan = make_plan(graph, graph, {node: "a reason"}, contractions={node: Choice("fp16x3")})
+    plan = make_plan(graph, graph, {node: "a reason"}, contractions={node: KernelConfig("fp16x3")})
     assert not plan.kernels and not plan.contractions
-    plan = make_plan(graph, graph, contractions={node: Choice("fp16x3")})
-    assert plan.contractions == {node: Choice("fp16x3")}
+    plan = make_plan(graph, graph, contractions={node: KernelConfig("fp16x3")})
+    assert plan.contractions == {node: KernelConfig("fp16x3")}
 
 
 def test_products_have_the_shape_of_what_they_replace():

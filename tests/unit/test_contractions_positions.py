@@ -21,7 +21,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 
 IMAGE = (2, 4, 7, 5)
 
@@ -142,7 +142,7 @@ def test_what_is_no_reduction_of_all_positions_stays_whole():
         plan = planned(Of(lambda m, x, f=function: f(m.a(x)), a=layer), (torch.randn(shape),))
         assert not contractions(plan)[0].all_reductions and len(plan.steps) > 1
         graph = capture(Of(lambda m, x, f=function: f(m.a(x)), a=layer.float()), (torch.randn(shape),))
-        chosen = {n: Choice("fp16x3", reduces=False) for n in graph.nodes() if can_contract(n)}
+        chosen = {n: KernelConfig("fp16x3", reduces=False) for n in graph.nodes() if can_contract(n)}
         assert list(map(repr, make_plan(graph, graph, move_bias=True, contractions=chosen).steps)) == \
             list(map(repr, plan.steps))
 
@@ -323,7 +323,7 @@ def test_values_that_are_not_finite():
     model = Of(lambda m, x: (F.max_pool2d(m.a(x), 2), F.relu(m.b(x)).mean((2, 3)), m.b(x).amax()), a=image(), b=image())
     x = torch.randn(WIDE)
     graph = capture(model, (x,))
-    chosen = {n: Choice("fp16x3") for n in graph.nodes() if can_contract(n)}
+    chosen = {n: KernelConfig("fp16x3") for n in graph.nodes() if can_contract(n)}
     plan = make_plan(graph, graph, move_bias=True, contractions=chosen)
     assert [bool(k.all_reductions) for k in contractions(plan)] == [True, True]
     x[0, 0, 0, 0], x[1, 2, 8, 18] = float("nan"), float("inf")
@@ -349,7 +349,7 @@ def test_totals_beside_a_convolution_that_is_channels_last():
     graph = capture(model, (x,))
     first, second = (n for n in graph.nodes() if n.op == "convolution")
     plan = make_plan(graph, graph, move_bias=True, channels_last=frozenset({second}),
-                     contractions={first: Choice("fp16x3")})
+                     contractions={first: KernelConfig("fp16x3")})
     (kernel,) = contractions(plan)
     assert len(kernel.position_reductions) == 1 and plan.channels_last == {second}
     expected, _ = eager(model.double(), (x.double(),))

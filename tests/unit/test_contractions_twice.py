@@ -19,7 +19,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, walk
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, KernelStep, Plan
+from kernelwright.plan.records import KernelConfig, KernelStep, Plan
 from kernelwright.tune.contraction_recompute import pairs_of
 
 IMAGE = (2, 4, 7, 9)
@@ -155,7 +155,7 @@ def test_no_pair_where_the_second_kernel_cannot_have_the_statistics():
 
 def test_reductions_behind_the_second_may_stay_apart():
     graph = capture(Of(log_sum, a=image(), n=nn.GroupNorm(3, 6)), (torch.randn(IMAGE),))
-    choice = Choice("fp16x3", recompute=Choice("fp16x3", reduces=False))
+    choice = KernelConfig("fp16x3", recompute=KernelConfig("fp16x3", reduces=False))
     plan = make_plan(graph, graph, move_bias=True, contractions={n: choice for n in graph.nodes() if can_contract(n)})
     assert work(plan) == ["pass 1", "LoopKernel", "pass 2", "LoopKernel"]
     assert not contractions(plan)[1].reductions
@@ -163,7 +163,7 @@ def test_reductions_behind_the_second_may_stay_apart():
 
 def test_each_kernel_has_a_form_of_its_own():
     graph = capture(Of(lambda m, x: F.instance_norm(m.a(x)), a=image()), (torch.randn(IMAGE),))
-    choice = Choice("fp16", 1, recompute=Choice("fp16", 2))
+    choice = KernelConfig("fp16", 1, recompute=KernelConfig("fp16", 2))
     plan = make_plan(graph, graph, move_bias=True, contractions={n: choice for n in graph.nodes() if can_contract(n)})
     assert [(k.scheme, k.tiling) for k in contractions(plan)] == [("fp16", 1), ("fp16", 2)]
 
@@ -196,7 +196,7 @@ def test_a_reciprocal_is_stored_of_what_divides():
 def test_16_bit_values(dtype):
     graph = capture(Of(lambda m, x: m.n(F.gelu(m.a(x))), a=image(), n=nn.GroupNorm(3, 6)).to(dtype),
                     (torch.randn(IMAGE).to(dtype),))
-    choice = Choice("native", recompute=Choice("native"))
+    choice = KernelConfig("native", recompute=KernelConfig("native"))
     plan = make_plan(graph, graph, contractions={n: choice for n in graph.nodes() if can_contract(n)})
     (pair,) = pairs_of(plan).values()
     assert {n.dtype for n in pair.statistics} == {"float32"}
@@ -211,7 +211,7 @@ def test_beside_a_convolution_that_is_channels_last():
     graph = capture(model, (torch.randn(IMAGE),))
     first, second = (n for n in graph.nodes() if n.op == "convolution")
     plan = make_plan(graph, graph, move_bias=True, channels_last=frozenset({second}),
-                     contractions={first: Choice("fp16x3", recompute=Choice("fp16x3"))})
+                     contractions={first: KernelConfig("fp16x3", recompute=KernelConfig("fp16x3"))})
     assert pairs_of(plan).keys() == {first} and plan.channels_last == {second}
 
 

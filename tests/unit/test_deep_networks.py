@@ -25,7 +25,7 @@ from kernelwright.emit.facts import plan_facts
 from kernelwright.emit.program import make_program
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.roofline.devices import GENERIC_CPU, H200
 
 SIZES = (8, 16, 32, 64, 128)
@@ -161,7 +161,7 @@ def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(Converter, "graph", lambda self, *a, **k: counted("convert", lambda: convert(self, *a, **k)))
         graph = capture(model, (x,))
     rewritten = counted("rewrite", lambda: rewrite(graph, H200)).graph
-    chosen = {n: Choice("fp16x3", lines=True) for n in rewritten.nodes() if can_contract(n)}
+    chosen = {n: KernelConfig("fp16x3", lines=True) for n in rewritten.nodes() if can_contract(n)}
     plan = counted("plan", lambda: make_plan(rewritten, graph, move_bias=True, contractions=chosen))
     assert len(plan.kernels) >= len(chosen)
     (plan,), sources = counted("generate", lambda: generate([plan], "cuda"))

@@ -18,7 +18,7 @@ from kernelwright.fallback import steps_back, without_kind
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.roofline.devices import GENERIC_CPU
 
 
@@ -74,7 +74,7 @@ def test_culprits_and_contractions_go_before_rules(program):
     """A kernel in favour of a more exact form, else of what it was before a rule, else of PyTorch's call."""
     *_, graph, rewriting, _ = program
     (linear,) = (n for n in rewriting.graph.nodes() if n.op == "linear")
-    contracting = make_plan(rewriting.graph, graph, contractions={linear: Choice("fp16")})
+    contracting = make_plan(rewriting.graph, graph, contractions={linear: KernelConfig("fp16")})
     last, sums = contracting.kernels[-1], contracting.kernels[0]
     assert linear in last.covers and sums.outputs[0].op == "region_sum"
     steps = list(steps_back(graph, GENERIC_CPU, "it failed", rewriting, contracting, Culprits(kernels=(last,))))
@@ -103,7 +103,7 @@ def test_kinds_that_a_target_lacks(program):
     the rest stays as it is."""
     model, x, graph, rewriting, _ = program
     (linear,) = (n for n in rewriting.graph.nodes() if n.op == "linear")
-    plan = make_plan(rewriting.graph, graph, contractions={linear: Choice("fp16")})
+    plan = make_plan(rewriting.graph, graph, contractions={linear: KernelConfig("fp16")})
     step = without_kind(graph, GENERIC_CPU, "it lacks them", rewriting, plan, RegionSum)
     assert step.without == "the rule sum of a convolution" and not step.kept
     assert [n.op for n in step.contractions] == ["linear"]

@@ -26,7 +26,7 @@ from kernelwright.plan.expressions import Expression, Index, Load, Reduced, walk
 from kernelwright.plan.groups import Group
 from kernelwright.plan.kernels import Store
 from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, strides_of
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 
 _TYPES = {*TYPES, "bool", "scalar"}
 #: Axes beside batch, groups and channels, at most.
@@ -93,7 +93,7 @@ def _convolution(node: Node) -> _Form:
 _FORMS = {"matmul": _matmul, "convolution": _convolution}
 
 
-def compile_contraction(group: Group, stored: Callable[[Node], bool], choices: Mapping[Node, Choice]
+def compile_contraction(group: Group, stored: Callable[[Node], bool], configs: Mapping[Node, KernelConfig]
                         ) -> ContractionLoop:
     """Compile a group around an anchor. ``stored`` tells whether a node's value can be read from memory.
 
@@ -104,7 +104,7 @@ def compile_contraction(group: Group, stored: Callable[[Node], bool], choices: M
     while True:
         compiler = _Compiler(group, stored, form, rows)
         try:
-            return compiler.compile(choices[group.nodes[0]])
+            return compiler.compile(configs[group.nodes[0]])
         except SplitAxis as split:
             # Only rows can become several axes, and none that would count among the positions that are reduced.
             place = 0 if split.axis == 0 else split.axis - 2
@@ -129,15 +129,15 @@ class _Compiler:
         kind, node = self.current
         return MustStore(node) if kind == "operand" else Apart(node)
 
-    def compile(self, choice: Choice) -> ContractionLoop:
+    def compile(self, config: KernelConfig) -> ContractionLoop:
         """The compiled group. Raises MustStore, Apart, or SplitAxis for an axis of the record's domain."""
         form = self.form
         record = Contraction(self.rows[0], form.groups, form.in_channels, form.out_channels, self.axes, Reduced(0),
-                             Reduced(0), (), (), (), choice.scheme, choice.tiling,
-                             exact_functions=choice.exact_functions)
-        left = self._operand(0, record.left_domain, choice)
+                             Reduced(0), (), (), (), config.scheme, config.tiling,
+                             exact_functions=config.exact_functions)
+        left = self._operand(0, record.left_domain, config)
         try:
-            right = self._operand(1, record.right_domain, choice)
+            right = self._operand(1, record.right_domain, config)
         except SplitAxis as split:  # a weight has no rows
             raise self.refusal() from split
         stores = Stores(self.group, record.domain, self._place, self.stored, self._buffer)
@@ -146,7 +146,7 @@ class _Compiler:
                          input_dtypes=tuple(n.dtype for n in self.inputs))
         return ContractionLoop(record, len(self.rows) - 1, values, places, tuple(self.inputs))
 
-    def _operand(self, number: int, sizes: tuple[int, ...], choice: Choice) -> Expression:
+    def _operand(self, number: int, sizes: tuple[int, ...], config: KernelConfig) -> Expression:
         node = self.anchor.inputs[number]
         self.current = ("operand", node)
         if not self.stored(node) and not self._types([node]) <= _TYPES:
@@ -165,7 +165,7 @@ class _Compiler:
             except SplitAxis as split:
                 domain.split(split.axis, split.inner)
         # 16-bit operands are packed as they lie in memory, in their one type.
-        if choice.scheme == "native" and any(isinstance(e, Load) and self.inputs[e.buffer].dtype != node.dtype
+        if config.scheme == "native" and any(isinstance(e, Load) and self.inputs[e.buffer].dtype != node.dtype
                                              for e in walk(value)):
             raise MustStore(node)
         return domain.whole(value, Index((0,) * len(domain.sizes)))[0]

@@ -26,7 +26,7 @@ from kernelwright.ir.registry import ITEM_BYTES
 from kernelwright.plan.bits import Bits, union
 from kernelwright.plan.contraction.positions import Elements, is_pool, reduces_positions, windows_below
 from kernelwright.plan.contraction.products import MOST_REDUCED, TYPES, channels_of
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 
 
 class Below:
@@ -105,7 +105,7 @@ class Joined:
 
 
 def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node, list[Node]], roots: Collection[Node],
-            products: Mapping[Node, Choice], apart: Collection[Node]) -> Joined:
+            products: Mapping[Node, KernelConfig], apart: Collection[Node]) -> Joined:
     """The reductions that may join contractions, as far as sizes tell.
 
     order: nodes, operands first. apart: nodes that have turned out to join nothing.
@@ -136,7 +136,7 @@ def joining(order: list[Node], roles: Mapping[Node, str], readers: Mapping[Node,
     return joined
 
 
-def _join_channels(node: Node, joined: Joined, products: Mapping[Node, Choice], elements: Elements) -> None:
+def _join_channels(node: Node, joined: Joined, products: Mapping[Node, KernelConfig], elements: Elements) -> None:
     """Let a reduction join the contraction whose output channels it is over, if it is over some."""
     operand = node.inputs[0]
     count = prod(operand.shape[axis] for axis in node["axes"])

@@ -29,7 +29,7 @@ from kernelwright.plan.contraction.positions import first_position, positions_of
 from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.fusion.epilogue import Below, Joined, Reached, joining
 from kernelwright.plan.lowering.traced import traced
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 
 # Views that only say where an element stands.
 _VIEWS = ("reshape", "expand", "permute")
@@ -45,7 +45,7 @@ class Recomputed:
     """
 
     moved: dict[Node, Node]
-    anchors: dict[Node, Choice]
+    anchors: dict[Node, KernelConfig]
     stored: set[Node]
     firsts: dict[Node, dict[Node, Node]]
 
@@ -54,8 +54,9 @@ class Recomputed:
         return traced(((old, (moved, *self.firsts.get(old, {}).values())) for old, moved in self.moved.items()), source)
 
 
-def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, Choice]) -> Recomputed:
-    """The graph below ``roots`` with a second node for those ``anchors`` that are to have one (`Choice.recompute`), if
+def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, KernelConfig]) -> Recomputed:
+    """The graph below ``roots`` with a second node for those ``anchors`` that are to have one
+    (`KernelConfig.recompute`), if
     something reads their results together with reductions over positions of them.
 
     roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`).
@@ -74,7 +75,7 @@ def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping
     build = _Builder(roles, joined, reached, recomputed)
     for node in order:
         build.place(node)
-    chosen = {build.moved[n]: replace(choice, recompute=None) for n, choice in anchors.items() if n not in recomputed}
+    chosen = {build.moved[n]: replace(config, recompute=None) for n, config in anchors.items() if n not in recomputed}
     for node in joined.anchors.members(joined.anchors.some(recomputed)):
         second = anchors[node].recompute
         assert second is not None  # what is recomputed has one

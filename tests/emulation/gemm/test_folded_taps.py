@@ -26,7 +26,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.expressions import Index, Load, Reduced
 from kernelwright.plan.kernels import Reduction, Store
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Choice, Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.tune.contraction_fit import fitting
 
 TWO_TAPS = Tiling("wgmma", rows=64, columns=24, depth=8, stages=4, promote=1)
@@ -165,9 +165,9 @@ def test_another_plan_joins_no_taps():
     graph = captured(model, 2, 3, 32, 32)
     (node,) = (n for n in graph.nodes() if can_contract(n))
     for tiling, others in ((TWO_TAPS, {}), (replace(TWO_TAPS, rows=128, pingpong=2, overlap=12), {"overlap": 12})):
-        choice = Choice("fp16x3", replace(tiling, folded_taps=2))
+        choice = KernelConfig("fp16x3", replace(tiling, folded_taps=2))
 
-        def plan_of(choices: dict[Node, Choice]) -> Plan:
+        def plan_of(choices: dict[Node, KernelConfig]) -> Plan:
             return make_plan(graph, graph, move_bias=True, contractions=choices)
 
         (kernel,) = contractions(plan_of({node: choice}))

@@ -22,8 +22,8 @@ from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.describe import meaning
 from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load
-from kernelwright.plan.records import Choice, KernelStep
-from kernelwright.tune.contraction_forms import WGMMA, forms
+from kernelwright.plan.records import KernelConfig, KernelStep
+from kernelwright.tune.contraction_candidates import WGMMA, candidates
 
 
 def moments(case: ContractionCase, *totals: tuple[str, Expression]) -> ContractionCase:
@@ -211,17 +211,17 @@ def test_intervals_are_what_taps_read():
 
 def test_it_is_tried_first_where_it_promises_to_win():
     """Of few channels and large images, on devices that have the products."""
-    def tried(case: ContractionCase, capability: tuple[int, int] = WGMMA) -> list[Choice]:
+    def tried(case: ContractionCase, capability: tuple[int, int] = WGMMA) -> list[KernelConfig]:
         kernel = replace(moments(case).kernel, scheme="fp16x3")
-        return forms(kernel, "float32", capability, rounds=False, most=8)
+        return candidates(kernel, "float32", capability, rounds=False, most=8)
 
     few = convolution(128, 1, 8, 64, (128, 128), (3, 3))
-    assert tried(few)[0] == Choice("correlation") and Choice("correlation") not in tried(few, (8, 0))
-    assert Choice("correlation") not in tried(few, (12, 0))
-    assert Choice("correlation") not in tried(convolution(128, 1, 64, 128, (128, 128), (3, 3)))
-    assert Choice("correlation") not in tried(convolution(128, 1, 8, 64, (12, 12), (3, 3)))
+    assert tried(few)[0] == KernelConfig("correlation") and KernelConfig("correlation") not in tried(few, (8, 0))
+    assert KernelConfig("correlation") not in tried(few, (12, 0))
+    assert KernelConfig("correlation") not in tried(convolution(128, 1, 64, 128, (128, 128), (3, 3)))
+    assert KernelConfig("correlation") not in tried(convolution(128, 1, 8, 64, (12, 12), (3, 3)))
     stored = totalled(few, ("moments", SUM)).kernel
-    assert Choice("correlation") not in forms(stored, "float32", WGMMA, rounds=False, most=8)
+    assert KernelConfig("correlation") not in candidates(stored, "float32", WGMMA, rounds=False, most=8)
 
 
 def test_words_say_that_no_sum_is_formed():

@@ -1,4 +1,4 @@
-"""Core row_buffered: blocks go down strips of lines. Stores, reductions over positions and pools, against float64."""
+"""Core row_buffered: row-buffered implicit GEMM. Stores, reductions over positions and pools, against float64."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class TestMatrix(Matrix):
 
 
 def proposed(kernel: Contraction) -> list[Tiling]:
-    """The tilings that go down strips."""
+    """The tilings that are row-buffered."""
     return [t for t in tilings(kernel, "wgmma") if t.core == "row_buffered"]
 
 
@@ -227,9 +227,9 @@ def test_guesses_that_were_wrong_are_mended():
 
 def test_words():
     assert tiling_words(tiling(IMAGE, 24, 3)).startswith(
-        "strips 24x64: blocks go down strips of lines, 24 positions of a line by 64 channels at a time")
+        "row_buffered 24x64: row-buffered implicit GEMM: weights stay in shared memory beside")
     words = tiling_words(tiling(IMAGE, 24, columns=16))
-    assert "24 positions of a line by 16 channels, each at 4 neighbouring lines or phases, at a time" in words
+    assert "24 positions of a line by 16 channels, each at 4 neighbouring lines or phases, one line after" in words
 
 
 def test_few_channels_are_stacked():

@@ -19,7 +19,7 @@ from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.gemm.search import predicted_milliseconds, tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.describe import tiling_words
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 from kernelwright.tune.contraction_trials import words
 
 BOTH = Tiling("wgmma", rows=64, columns=32, depth=16, stages=3, promote=2, parities=2)
@@ -151,7 +151,7 @@ def test_three_consumer_warpgroups_of_both_output_parities_are_proposed():
 
 
 def test_words_and_records():
-    assert words(Choice("fp16", PINGPONG)) == "fp16 wgmma 128x64x32, 2 stages, pingpong 2, parities 2"
+    assert words(KernelConfig("fp16", PINGPONG)) == "fp16 wgmma 128x64x32, 2 stages, pingpong 2, parities 2"
     assert "both output-parity classes of an axis in a tile" in tiling_words(PINGPONG)
     older = asdict(replace(PINGPONG, parities=1))
     del older["parities"]  # as records were before there was a choice

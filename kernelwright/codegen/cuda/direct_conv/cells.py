@@ -29,7 +29,7 @@ class Schedule:
 
     tile: cells of a block along each axis; pairs: (n, g) of a block. run_axis, run: the axis along which a thread
     owns ``run`` cells (neighbours; along the last axis they are as far apart as the threads of a row are many).
-    channels: output channels of a thread; teams: groups of threads that differ in their output channels.
+    channels: output channels of a thread; channel_groups: groups of threads that differ in their output channels.
     depth: input channels in shared memory at once. lanes: inputs read at once, 4 or 1.
     writes: how the phases of the last axis, which are neighbours in memory, get there: "straight" as each thread has
     them, "pairs" of two at once, or "traded" between the threads of a row through shared memory first.
@@ -43,7 +43,7 @@ class Schedule:
     run_axis: int
     run: int
     channels: int
-    teams: int
+    channel_groups: int
     depth: int
     lanes: int = 1
     writes: str = "straight"

@@ -120,18 +120,18 @@ class Layout:
 
     @cached_property
     def cell_threads(self) -> int:
-        """Threads of one team."""
+        """Threads of one channel_group."""
         return self.schedule.pairs * prod(line.threads for line in self.lines)
 
     @cached_property
     def threads(self) -> int:
         """Threads of a block: whole warps."""
-        return ceil(self.cell_threads * self.schedule.teams / 32) * 32
+        return ceil(self.cell_threads * self.schedule.channel_groups / 32) * 32
 
     @cached_property
     def idle(self) -> bool:
         """Whether some threads of a block own nothing."""
-        return self.cell_threads * self.schedule.teams < self.threads
+        return self.cell_threads * self.schedule.channel_groups < self.threads
 
     @cached_property
     def still(self) -> frozenset[str]:
@@ -142,7 +142,8 @@ class Layout:
         for n, line in enumerate(self.lines):
             counts = {f"own{n}": line.threads, f"q{n}": line.span // line.lanes, f"j{n}": len(line.taps)}
             found |= {name for name, count in counts.items() if count == 1}
-        counts = {"p": plan.pairs, "own_pair": plan.pairs, "team": plan.teams, "c": plan.depth, "r": plan.run,
+        counts = {"p": plan.pairs, "own_pair": plan.pairs, "channel_group": plan.channel_groups, "c": plan.depth,
+                  "r": plan.run,
                   "o": self.columns, "first": self.chunks}
         return frozenset(found | {name for name, count in counts.items() if count == 1})
 
@@ -168,7 +169,7 @@ class Layout:
     @cached_property
     def columns(self) -> int:
         """Output channels of a block."""
-        return self.schedule.channels * self.schedule.teams
+        return self.schedule.channels * self.schedule.channel_groups
 
     @cached_property
     def chunks(self) -> int:

@@ -79,7 +79,7 @@ def pooling_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], lo
     lines = [*of_sums.take_fixed(), *of_windows.take_fixed(), *lines]
     channels = [f"i2 < {kernel.out_channels}"] if kernel.out_channels % layout.columns else []
     lines = conditional([*own_conditions(layout), *channels], lines)
-    channel = layout.affine((1, plan.channels), ("channel", "team"))
+    channel = layout.affine((1, plan.channels), ("channel", "channel_group"))
     lines = needed([f"const int i2 = {f'{channel} + o' if channel != '0' else 'o'};"], lines)
     lines = nested([("o", plan.channels, True)], lines)
     return ["// The windows, each of which a thread has all of, and the stores.",

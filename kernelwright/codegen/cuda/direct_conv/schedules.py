@@ -158,13 +158,13 @@ def _candidates(kernel: Contraction, phases: tuple[tuple[int, ...], ...], size: 
         if run not in _useful(_RUNS, cells[run_axis]) or count * run * own > _MOST_SUMS:
             continue
         groups = ceil(kernel.out_channels / own)
-        for teams in {min(groups, most) for most in (1, 2, 4, 8)}:
-            if ceil(groups / teams) * teams > 1.15 * groups:
+        for channel_groups in {min(groups, most) for most in (1, 2, 4, 8)}:
+            if ceil(groups / channel_groups) * channel_groups > 1.15 * groups:
                 continue
-            for tile, pairs in _tiles(cells, run_axis, run, threads // teams, kernel.batch * kernel.groups):
+            for tile, pairs in _tiles(cells, run_axis, run, threads // channel_groups, kernel.batch * kernel.groups):
                 lanes = 4 if _vectorises(kernel, lines[-1], tile[-1]) else 1
                 for writes in ways:
-                    schedule = Schedule(tile, pairs, run_axis, run, own, teams, 1, lanes, writes, size, split)
+                    schedule = Schedule(tile, pairs, run_axis, run, own, channel_groups, 1, lanes, writes, size, split)
                     depth = _depth(Layout(kernel, schedule, phases, padded=False))
                     if depth:
                         yield replace(schedule, depth=depth)

@@ -76,7 +76,7 @@ def store_lines(layout: Layout, buffers: tuple[list[Buffer], list[Buffer]], long
         head = ["// The stores. Threads of a row trade sums first, so that neighbours write neighbouring outputs.",
                 *traded.before]
         lines = [*traded.trade, *lines]
-    channel = layout.affine((1, plan.channels), ("channel", "team"))
+    channel = layout.affine((1, plan.channels), ("channel", "channel_group"))
     lines = needed([f"const int i2 = {f'{channel} + o' if channel != '0' else 'o'};"], lines)
     lines = nested([("o", plan.channels, True)], lines)
     return [*head, *needed(pair_lines(layout, "own_pair", whole), lines)], emitter.used

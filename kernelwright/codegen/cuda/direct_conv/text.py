@@ -88,7 +88,7 @@ class DeviceText:
                 cast = "int" if self.whole == "int" else f"({self.whole})"
                 lines.append(f"const {self.whole} {name} = {cast}({number}){f' * {step}' if step > 1 else ''};")
                 rest = f"{rest} / {count}u"
-        lines += [f"const bool active = threadIdx.x < {layout.cell_threads * plan.teams};",
+        lines += [f"const bool active = threadIdx.x < {layout.cell_threads * plan.channel_groups};",
                   "const int thread = active ? threadIdx.x : 0;"] if layout.idle \
             else ["const int thread = threadIdx.x;"]
         lines.insert(-1 - layout.idle, "// Of the thread: its place in these.")
@@ -101,8 +101,8 @@ class DeviceText:
                 rest = f"{rest} / {line.threads}"
         if plan.pairs > 1:
             lines.append(f"const int own_pair = {rest} % {plan.pairs};")
-        if plan.teams > 1:
-            lines.append(f"const int team = thread / {layout.cell_threads};")
+        if plan.channel_groups > 1:
+            lines.append(f"const int channel_group = thread / {layout.cell_threads};")
         return lines
 
     # Operands to shared memory.
@@ -240,7 +240,7 @@ class DeviceText:
         strides = [p * line.cell_step for p, line in zip(pitches, layout.lines, strict=True)]
         at = layout.affine((plan.depth * layout.plane, *strides), ("own_pair", *own))
         size = plan.depth * layout.staged_window * layout.column_pitch if self.kernel.groups > 1 else 0
-        of = layout.affine((size, plan.channels), ("own_pair", "team"))
+        of = layout.affine((size, plan.channels), ("own_pair", "channel_group"))
         lines = [f"const float* const x_own = {plus('tile', grouped(at))};",
                  f"const float* const w_own = {plus('weights', grouped(of))};"]
         column, order, rolled = layout.in_column, layout.order, layout.rolled[0]

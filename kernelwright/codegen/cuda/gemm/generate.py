@@ -2,7 +2,7 @@
 
 On tensor cores: kernels that pack both operands into the workspace (`operands.prepack`), then one that multiplies
 blocks and finishes their sums (`mainloop.sm90.core` or `mainloop.sm80.core`, with `epilogue.subtile`), or w alone is
-packed and blocks go down strips of lines of x (`row_buffered`). Totals of positions take one more kernel
+packed and lines of x pass through a ring (`row_buffered`). Reductions over positions take one more kernel
 (`epilogue.finalize`, `row_buffered.reduce_positions`). The scheme float32 multiplies and adds without packing
 (`direct_conv.generate`) and has none.
 """
@@ -71,7 +71,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     if tiling.folded_taps > 1:
         kernel, tiling = with_folded_taps(kernel, tiling.folded_taps), replace(tiling, folded_taps=1)
     if tiling.core == "row_buffered":
-        return _strips(kernel, name, RowBuffered(kernel, tiling), original)
+        return _row_buffered(kernel, name, RowBuffered(kernel, tiling), original)
     geometry = geometry_of(kernel, tiling)
     finish, packed = epilogue(geometry, name, original), packing(geometry, name, original)
     if tiling.core == "wgmma":
@@ -93,8 +93,8 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     return _source(kernel, name, parts, body, geometry.workspace_bytes, support | core.support)
 
 
-def _strips(kernel: Contraction, name: str, numbers: RowBuffered, original: Contraction) -> KernelSource:
-    """The text of a convolution whose blocks go down strips of lines."""
+def _row_buffered(kernel: Contraction, name: str, numbers: RowBuffered, original: Contraction) -> KernelSource:
+    """The text of a row-buffered implicit GEMM."""
     packed = packing(numbers, name, original)
     core, finish = row_buffered.core(numbers, name, original, packed.second_run)
     parts, launches, support = [packed.definitions, core.definitions], [*packed.launches, *core.launches], core.support

@@ -60,9 +60,9 @@ def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
     # Producers would read x as often as taps are folded: 0.33 to 0.88 ms, 0.13 to 0.58 of packed x (H200, six shapes).
     fewer = [replace(tiling, folded_taps=count)
              for tiling in _tilings(with_folded_taps(kernel, count), core, converting=False)]
-    strips = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(with_folded_taps(kernel, count))
+    buffered = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(with_folded_taps(kernel, count))
               if core != "mma"]
-    return tuple(_in_turn(strips[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
+    return tuple(_in_turn(buffered[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
 def _tilings(kernel: Contraction, core: str, *, converting: bool = True) -> list[Tiling]:

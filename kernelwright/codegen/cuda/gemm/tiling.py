@@ -9,9 +9,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 class Tiling:
     """How a contraction runs on tensor cores.
 
-    ``core``: "wgmma" (compute capability 9.0), "mma" (8.0 and later), "row_buffered" (9.0: a block goes down strips of
-    lines of the output with all weights resident) or "swap_ab" (9.0: output channels are the rows of a product, and the
-    weight goes straight into registers).
+    ``core``: "wgmma" (compute capability 9.0), "mma" (8.0 and later), "row_buffered" (9.0: row-buffered implicit GEMM,
+    a block keeps all weights and goes from line to line of the output) or "swap_ab" (9.0: output
+    channels are the rows of a product, and the weight goes straight into registers).
     ``rows``, ``columns``: of a tile, positions and output channels; of "row_buffered" positions of one line.
     ``depth``, ``stages``: channels of a step (8: of two taps, 8 channels each), and steps that shared memory holds; of
     "row_buffered" the lines of x that it holds.
@@ -69,9 +69,10 @@ class Tiling:
         """``wgmma 128x64x32: tiles of 128 rows by 64 channels, 32 input channels a step; ...`` with `reasons`."""
         if self.core == "row_buffered":
             each = f", each at {64 // self.columns} neighbouring lines or phases," if self.columns < 64 else ""
-            parts = [f"blocks go down strips of lines, {self.rows} positions of a line by {self.columns} channels"
-                     f"{each} at a time, with {self.stages} lines of x in shared memory", *self.reasons]
-            return f"strips {self.rows}x{self.columns}: {'; '.join(parts)}"
+            parts = ["row-buffered implicit GEMM: weights stay in shared memory beside "
+                     f"{self.stages} lines of x; tiles of {self.rows} positions of a line by {self.columns} "
+                     f"channels{each} one line after the other", *self.reasons]
+            return f"{self.core} {self.rows}x{self.columns}: {'; '.join(parts)}"
         step = "8 input channels of two entries of the window" if self.depth == 8 else f"{self.depth} input channels"
         parts = [f"tiles of {self.rows} rows by {self.columns} channels, {step} a step"]
         if self.core == "swap_ab":

@@ -1,4 +1,4 @@
-"""The numbers of a convolution whose blocks go down strips of lines: `Tiling.core` "row_buffered".
+"""The numbers of a row-buffered implicit GEMM: `Tiling.core` "row_buffered".
 
 A *line* is the last axis, lines lie along the axis before it, and what axes there are before these make *planes*. A
 block takes a strip, some lines of the output of one n and one plane, and goes down from one to the next. Of x it brings

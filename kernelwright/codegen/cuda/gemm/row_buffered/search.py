@@ -1,4 +1,4 @@
-"""Tilings of a convolution that goes down strips, best guess first, and what they are guessed to take."""
+"""Tilings of the row-buffered implicit GEMM, best guess first, and what they are guessed to take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ELEMENT_CYCLES, _LONG_CYCLES, _WORK_TILE_CYCLES = 10, 24, 300
 
 
 def row_buffered_tilings(kernel: Contraction) -> list[Tiling]:
-    """Tilings that go down strips; [] where none can."""
+    """Tilings of the row-buffered implicit GEMM; [] where none fits."""
     if not suits(kernel):
         return []
     last = kernel.axes[-1]

@@ -1,4 +1,4 @@
-"""Which contractions can go down strips of lines (`row_buffered`)."""
+"""Which contractions the row-buffered implicit GEMM takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOLED = (2, 4, 8)
 
 
 def suits(kernel: Contraction) -> bool:
-    """Whether a contraction can go down strips: a convolution in two dimensions or more, whose results lie along lines
+    """Whether a contraction can be row-buffered: a convolution in two dimensions or more, whose results lie along lines
     in memory or are reduced over all channels. Lines have an even number of positions: a thread has pairs of them."""
     if len(kernel.axes) < 2 or kernel.groups > 1 or kernel.batch >= 2**31 or not _reduces(kernel) \
             or kernel.pool_planes > 1 or (kernel.pool_lines > 1 and not kernel.pools) \

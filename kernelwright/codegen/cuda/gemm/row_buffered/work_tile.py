@@ -1,4 +1,4 @@
-"""What a work tile of a convolution that goes down strips is: its channels, lines and positions, its window and
+"""What a work tile of the row-buffered implicit GEMM is: its channels, lines and positions, its window and
 products.
 
 `row_buffered` has the words, and how work tiles make lines and strips.

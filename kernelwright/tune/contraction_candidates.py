@@ -1,4 +1,4 @@
-"""The forms in which a contraction is tried: schemes and tilings, in the order in which they are worth a try."""
+"""The candidates in which a contraction is tried: schemes and tilings, in the order in which they are worth a try."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.gram import generate as gram
 from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.records import Choice
+from kernelwright.plan.records import KernelConfig
 
 #: Kernels on tensor cores, with the least compute capability that has their instructions; wgmma is of 9.0 alone.
 WGMMA, _MMA = (9, 0), (8, 0)
@@ -21,33 +21,33 @@ WGMMA, _MMA = (9, 0), (8, 0)
 _FED = 4
 
 
-def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int, only: str = ""
-          ) -> list[Choice]:
-    """At most ``most`` forms of a contraction on operands of ``dtype``, one of each scheme and core first.
+def candidates(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int, only: str = ""
+          ) -> list[KernelConfig]:
+    """At most ``most`` candidates of a contraction on operands of ``dtype``, one of each scheme and core first.
 
     rounds: whether a scheme may round operands as TF32 does. only: where it may, the one of the two schemes on tensor
-    cores that is listed, with the other's share of the forms.
+    cores that is listed, with the other's share of the candidates.
     """
-    columns: list[list[Choice]] = []
+    columns: list[list[KernelConfig]] = []
     schemes = ["native"] if dtype in NARROW_TYPES else [*(["fp16"] if rounds else []), "fp16x3"]
     alone = len(schemes) > 1 and only in schemes
     for scheme in [only] if alone else schemes:
         variant = replace(kernel, scheme=scheme, tiling=None)
         if capability == WGMMA:
-            found = [Choice(scheme, tiling) for tiling in tilings(variant, "wgmma")]
+            found = [KernelConfig(scheme, tiling) for tiling in tilings(variant, "wgmma")]
             columns += [found[::2], found[1::2]] if alone else [found]
         if capability >= _MMA:
-            found = [Choice(scheme, tiling) for tiling in tilings(variant, "mma")]
+            found = [KernelConfig(scheme, tiling) for tiling in tilings(variant, "mma")]
             columns += [found[::2], found[1::2]] if alone and capability != WGMMA else [found]
     plain = replace(kernel, scheme="float32", tiling=None)
     if suits(plain):
-        direct = [Choice("float32", number) for number in range(len(schedules(plain)))]
+        direct = [KernelConfig("float32", number) for number in range(len(schedules(plain)))]
         if kernel.in_channels < _FED and kernel.out_channels < _FED:
             columns = [direct]
         else:
             columns.insert(0 if is_fast(plain) else len(columns), direct)
     if capability == WGMMA and _correlates(kernel, columns):
-        columns.insert(0, [Choice("correlation")])
+        columns.insert(0, [KernelConfig("correlation")])
     found = [c for c in chain.from_iterable(zip_longest(*columns)) if c is not None]
     portable = [c for c in found if isinstance(c.tiling, Tiling) and c.tiling.core == "mma"]
     if capability == WGMMA and portable:
@@ -59,7 +59,7 @@ def forms(kernel: Contraction, dtype: str, capability: tuple[int, int], *, round
     return found[:most]
 
 
-def _correlates(kernel: Contraction, columns: list[list[Choice]]) -> bool:
+def _correlates(kernel: Contraction, columns: list[list[KernelConfig]]) -> bool:
     """Whether a contraction's reductions over positions may come sooner from products of x with itself than by any
     tiling of ``columns``,
     by the guess."""
