@@ -35,7 +35,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not clocked"
 
 attacks: $(STAMP)
-	$(BIN)/python -m pytest tests/process/test_exploits.py
+	$(BIN)/python -m pytest tests/process/judge/test_exploits.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -26,8 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 RECORD = TESTS / "records" / "kernel_texts.txt"
-sys.path[:0] = [str(ROOT), *(str(TESTS / folder) for folder in (
-    "support", "unit", "property", "emulation", "emulation/gemm", "process", "gpu"))]
+sys.path[:0] = [str(ROOT), str(TESTS / "support"), *sorted({str(path.parent) for path in TESTS.rglob("test_*.py")})]
 
 from contraction_cases import ContractionCase  # noqa: E402
 
@@ -44,7 +43,7 @@ _LOOPS = "loop_cases"
 
 def modules() -> list[str]:
     """The modules whose cases are replayed, those of contractions and that of loops."""
-    found = [*TESTS.rglob("test_contraction*.py"), *(TESTS / "emulation" / "gemm").glob("test_*.py")]
+    found = [*TESTS.rglob("test_contraction*.py"), *(TESTS / "emulation" / "gemm").rglob("test_*.py")]
     return [*sorted(path.stem for path in found), _LOOPS]
 
 
