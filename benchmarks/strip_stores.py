@@ -8,8 +8,7 @@ goes down lines of one image, its consumer warpgroups of 128 threads take lines 
 a thread stores two neighbours at a time. What changes from line to line is one thing at a time: how many lanes store
 neighbours (4, 8, 16 and 32 are runs of 32 to 256 bytes), whether these begin at multiples of 32 bytes, whether a warp
 goes through its planes or along the line first, the consumer warpgroups, the width of lines, and how long a consumer
-warpgroup waits between two lines.
-Times are medians of CUDA events with a cold second-level cache.
+warpgroup waits between two lines. Times are medians of CUDA events with a cold second-level cache.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from kernelwright.tune.contractions import Candidates, Plans
 
 class TextsAhead(Iterator[tuple[str, str]]):
     """The texts of contractions' candidates and the names of their launchers, as copies of this process find them: of
-    those
-    that are there the most promising candidate of each contraction first, then the second ones.
+    those that are there the most promising candidate of each contraction first, then the second ones.
 
     calls: those of :func:`kernelwright.tune.contractions.to_try`. plans: takes the candidates. count: of copies.
     """

@@ -61,8 +61,7 @@ def candidates(kernel: Contraction, dtype: str, capability: tuple[int, int], *, 
 
 def _correlates(kernel: Contraction, columns: list[list[KernelConfig]]) -> bool:
     """Whether a contraction's reductions over positions may come sooner from products of x with itself than by any
-    tiling of ``columns``,
-    by the guess."""
+    tiling of ``columns``, by the guess."""
     if not gram.takes(kernel):
         return False
     guesses = [predicted_milliseconds(replace(kernel, scheme=c.scheme, tiling=None), c.tiling) for column in columns

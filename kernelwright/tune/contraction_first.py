@@ -55,8 +55,7 @@ def hopeless(seconds: float, best: float) -> bool:
 
 def affordable(first: Mapping[str, float], seconds: float) -> list[str]:
     """The candidates, fastest first, whose further calls take no longer than ``seconds`` together. first: seconds of
-    the
-    first call of each."""
+    the first call of each."""
     found, spent = list[str](), 0.0
     for name in sorted(first, key=first.__getitem__):
         spent += CALLS * first[name]

@@ -34,8 +34,8 @@ def fitting(plan_of: Callable[[Mapping[Node, KernelConfig]], Plan],
     """The configs, changed where the plan that they make has kernels that their candidates do not take.
 
     Reductions are left out first; then the tiling becomes the nearest one that the kernel takes; what none takes stays
-    a torch call. A contraction that is not recomputed after all, and had the kernel of pass 1 form no sums, has that
-    of pass 2 alone. ``plan_of`` makes the plan of configs.
+    a torch call. A contraction that is not recomputed after all, and had the kernel of pass 1 form no sums, has that of
+    pass 2 alone. ``plan_of`` makes the plan of configs.
     """
     chosen = dict(chosen)
     if not chosen:

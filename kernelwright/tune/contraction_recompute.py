@@ -91,8 +91,7 @@ def seconds_of(config: KernelConfig) -> float:
 
 def pairs_of(plan: Plan) -> dict[Node, Pair]:
     """The contractions that a plan recomputes, as they should be: in pass 1 nothing but reductions over positions is
-    stored, and the
-    kernel of pass 2, not another one behind it, reads what follows from them."""
+    stored, and the kernel of pass 2, not another one behind it, reads what follows from them."""
     firsts = {s.covers[0]: s for s in contraction_steps(plan) if s.pass_number == 1}
     made = {n: 1 << number for number, first in enumerate(firsts.values()) for n in first.outputs}
     below: dict[Node, int] = {}  # of which first ones' results a node is made, as bits

@@ -37,9 +37,9 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     and nothing of those for which there was no time.
 
     cases: in the order in which they are tried, some at a time, until ``seconds`` have passed; each is asked for when
-    its turn comes, and one without candidates is none that could run. A case is tried in the
-    candidates that promise to be accurate. If none of them is, it is tried in the others once more: what is left of the
-    budget's kernels is shared among such cases, and their seconds are those that were not spent.
+    its turn comes, and one without candidates is none that could run. A case is tried in the candidates that promise to
+    be accurate. If none of them is, it is tried in the others once more: what is left of the budget's kernels is shared
+    among such cases, and their seconds are those that were not spent.
     there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: these
     alone are tried where there is no time to compile the candidates of a round, and what comes of them is not kept.
     """
@@ -99,8 +99,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
 
 def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
     """The seconds that compiling the first candidates of cases side by side takes, each as long as the longest so far,
-    but
-    for those that are there."""
+    but for those that are there."""
     texts = sum(launcher_name(case, config) not in there for case in cases for config in case.rounding
                 or case.candidates)
     return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / share_of_processors())

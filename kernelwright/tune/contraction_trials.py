@@ -46,10 +46,10 @@ Build = Callable[[Sequence[str], str, Sequence[str]], list[ctypes.CDLL | BuildFa
 class Case:
     """A contraction to be measured: the step of a plan in which it is a kernel, and the candidates to try.
 
-    saved_seconds: what its reductions, or recomputing it, save of what is to be done after it; infinite where that
-    is not known. rounding, exact: the candidates to try instead where it is known that rounding the operands to 11 bits
-    is accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's
-    own results, or are what other kernels found of its operands.
+    saved_seconds: what its reductions, or recomputing it, save of what is to be done after it; infinite where that is
+    not known. rounding, exact: the candidates to try instead where it is known that rounding the operands to 11 bits is
+    accurate enough, or that it is not. statistics: inputs that scale or shift: they follow from the contraction's own
+    results, or are what other kernels found of its operands.
     """
 
     step: KernelStep

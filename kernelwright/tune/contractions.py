@@ -112,8 +112,7 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Kerne
 @dataclass(frozen=True)
 class Candidates:
     """The candidates in which a contraction is tried, as in :class:`Case`, and the texts of those that are compiled
-    first
-    with the names of their launchers, the most promising ones first."""
+    first with the names of their launchers, the most promising ones first."""
 
     candidates: tuple[KernelConfig, ...]
     rounding: tuple[KernelConfig, ...]
@@ -343,8 +342,7 @@ def _key(case: Case, device: torch.device, most: int, *, strict: bool) -> str:
 
 def decide(case: Case, measured: Measured | None, saved: float = 0.0) -> tuple[KernelConfig | None, str]:
     """The candidate that a contraction takes, or None and why it stays a torch call. saved: the seconds that the torch
-    call
-    takes less in another memory order than it was measured in."""
+    call takes less in another memory order than it was measured in."""
     library = library_name(case.node)
     if measured is None:
         return None, "its operands do not fit the device's memory twice" if case.candidates else \

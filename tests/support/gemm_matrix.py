@@ -305,8 +305,8 @@ class Matrix:
 class StoreMatrix(Matrix):
     """What is asked of stores of positions, in each of their thread-value layouts.
 
-    rescaled: whether scales of an image and of an output channel that are not usual come through
-    keeps_what_is_before: whether what lies before a store's offset, and belongs to nobody, stays on a device
+    rescaled: whether scales of an image and of an output channel that are not usual come through keeps_what_is_before:
+    whether what lies before a store's offset, and belongs to nobody, stays on a device
     """
 
     orders = ("reverse",)

@@ -19,7 +19,7 @@ from kernelwright.plan.bits import Bits, union
 from kernelwright.plan.reading.pieces import COPIES
 
 #: Reductions that a kernel takes over all positions.
-TOTALS = ("sum", "mean", "amax", "amin", "var")
+POSITION_REDUCTIONS = ("sum", "mean", "amax", "amin", "var")
 #: Reductions that a kernel takes over windows of the last axis, the sizes of these, and lines of such a window.
 POOLS, POOL_SIZES, POOL_LINES = ("sum", "amax", "amin"), (2, 4, 8), 2
 
@@ -93,7 +93,7 @@ def first_position(shape: tuple[int, ...], count: int) -> int | None:
 def reduces_positions(node: Node, anchor: Node, elements: Elements) -> bool:
     """Whether a reduction is over all positions of a convolution's output, for each entry of the batch and channel."""
     x, count = node.inputs[0], positions_of(anchor)
-    if node.op not in TOTALS or count == 1 or x.size != anchor.size:
+    if node.op not in POSITION_REDUCTIONS or count == 1 or x.size != anchor.size:
         return False
     first = first_position(x.shape, count)
     if first is not None and elements.has(x, anchor):

@@ -9,10 +9,10 @@ of them. Each saves a pass over the sums and, where nobody else reads these, the
 walks of the epilogue through shared memory, and up to 128 channels no more than that, as tiles that multiply fast are
 as wide; up to `MOST_REDUCED` a tile has fewer rows, so that tuning measures both.
 
-Reductions over all positions and over windows of the last axis (pools) join as well, and save the same. No
-tile has all positions: what needs a total together with the sums, as a norm does, reads again what the chain stored at
-its end. Pools join where nothing else is left of the sums. A kernel has one of the three: channels before reductions
-over positions before pools.
+Reductions over all positions and over windows of the last axis (pools) join as well, and save the same. No tile has all
+positions: what needs a total together with the sums, as a norm does, reads again what the chain stored at its end.
+Pools join where nothing else is left of the sums. A kernel has one of the three: channels before reductions over
+positions before pools.
 """
 
 from __future__ import annotations
@@ -205,8 +205,7 @@ def _widens(node: Node) -> bool:
 def _all_uses_pass(anchor: Node, ends: Collection[Node], roles: Mapping[Node, str],
                    readers: Mapping[Node, list[Node]], roots: Collection[Node], joined: Joined | None) -> bool:
     """Whether whatever reads the anchor does so through ``ends`` alone, or is one of its reductions over positions.
-    joined: reductions of
-    which those over channels belong to the chain; None where none do."""
+    joined: reductions of which those over channels belong to the chain; None where none do."""
     channels, positions = (joined.channels, joined.positions) if joined is not None else ({}, {})
     stack, seen = [anchor], {anchor}
     while stack:

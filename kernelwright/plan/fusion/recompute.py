@@ -5,10 +5,10 @@ kernel stores the results, and whatever normalises them reads them from memory. 
 costs less to recompute them: the kernel of pass 1 takes the reductions over positions and stores nothing else, that of
 pass 2 has the statistics and stores what follows from them. So the graph gets a second node for the contraction::
 
-    n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), t: reductions over positions, n, f: point
-    by point
+    n(a, t(f(a)))   becomes   n(a', t(f(a)))        with a = a' = conv(x, w), n, f: point by point,
+                                                    t: reductions over positions
 
-Totals stay with the first one, everything else moves to the second; how that is grouped, and what joins which kernel,
+Those stay with the first one, everything else moves to the second; how that is grouped, and what joins which kernel,
 follows from the rules for any contraction. What the second one needs of the statistics alone is stored, as small as it
 is (a reciprocal deviation, say, not a variance; of what divides, its reciprocal), and for each channel where it would
 lie across them otherwise: a norm of groups has one value for several.
@@ -56,8 +56,7 @@ class Recomputed:
 
 def recompute(roots: Iterable[Node], roles: Mapping[Node, str], anchors: Mapping[Node, KernelConfig]) -> Recomputed:
     """The graph below ``roots`` with a second node for those ``anchors`` that are to have one
-    (`KernelConfig.recompute`), if
-    something reads their results together with reductions over positions of them.
+    (`KernelConfig.recompute`), if something reads their results together with reductions over positions of them.
 
     roles: what each node becomes (:func:`kernelwright.plan.roles.roles_of`).
     """

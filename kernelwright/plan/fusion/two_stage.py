@@ -25,7 +25,7 @@ from kernelwright.plan.contraction.positions import (
     POOL_LINES,
     POOL_SIZES,
     POOLS,
-    TOTALS,
+    POSITION_REDUCTIONS,
     Elements,
     can_pool,
     can_pool_lines,
@@ -89,7 +89,7 @@ def _two_stage(node: Node, x: Node, elements: Elements, of_lines: int) -> tuple[
     if windows is not None:
         return _of_windows(node, windows, x, elements, of_lines)
     operand = node.inputs[0]
-    if node.op not in TOTALS:
+    if node.op not in POSITION_REDUCTIONS:
         return None
     for anchor in elements.of(operand):
         count = positions_of(anchor)

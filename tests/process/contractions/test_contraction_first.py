@@ -42,8 +42,7 @@ Tried = Callable[..., tuple[Measured | None, list[int]]]
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Tried:
     """What is measured where the first calls of candidates take so long, each time one, and how often each form is
-    called:
-    nothing is compiled, and each is called once for its errors, for its bits, and once to be timed."""
+    called: nothing is compiled, and each is called once for its errors, for its bits, and once to be timed."""
     case = a_case(nn.Linear(24, 16), (40, 24), FORMS)
     launcher = SimpleNamespace(workspace_bytes=0, arguments=(), name="f")
     built = [Built(form, launcher, SimpleNamespace(f=form)) for form in FORMS]

@@ -88,8 +88,8 @@ REDUCING = [
 @pytest.mark.parametrize("gathered", [1 << 25, 100])
 @pytest.mark.parametrize("case", REDUCING, ids=lambda case: case.name)
 def test_points_of_planes_and_windows(case, gathered, monkeypatch):
-    """All positions of a plane, or of a window, stand together; their results are compared once, others at each.
-    What does not fit the memory at once is gathered in parts."""
+    """All positions of a plane, or of a window, stand together; their results are compared once, others at each. What
+    does not fit the memory at once is gathered in parts."""
     monkeypatch.setattr(contraction_points, "_GATHERED", gathered if case.kernel.position_reductions
                         else 100 * gathered)
     kernel, inputs = case.kernel, case.inputs()

@@ -407,8 +407,8 @@ def test_nothing_but_inputs_can_be_read(judged, stand_in):
 
 
 def test_writing_into_shared_memory_makes_nobody_right(judged, stand_in):
-    """A candidate that overwrites shared memory in its calls is right where its result is right; one that goes on
-    with it after its return has returned something else, and harms nobody."""
+    """A candidate that overwrites shared memory in its calls is right where its result is right; one that goes on with
+    it after its return has returned something else, and harms nobody."""
     honest = judged(scribbler("""
         kept = x.clone()
         fill()

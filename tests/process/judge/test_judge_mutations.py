@@ -48,8 +48,8 @@ def test_what_only_special_calls_show(fault, base, tmp_path):
     found = [m for _, mutants in candidates(texts, [f for f in FAULTS if f.name == fault], 1,
                                             [b for b in BASES if b.name == base]) for m in mutants]
     outcomes = judge_all(found[:1], texts, tmp_path, 1)
-    # Which inputs meet at one address is the allocator's choice: by chance some of a trial do, and are wrong values
-    # of whatever kind.
+    # Which inputs meet at one address is the allocator's choice: by chance some of a trial do, and are wrong values of
+    # whatever kind.
     met_by_chance = fault == "cached by address" and outcomes[0].result.verdict.startswith("WRONG-")
     assert [o.refused and (o.named or met_by_chance) for o in outcomes] == [True], [
         (o.result.verdict, o.kind) for o in outcomes]

@@ -1,5 +1,5 @@
-"""Losses, distances and vector norms as kernels: the values of PyTorch's own functions in float64, and those of
-special arguments."""
+"""Losses, distances and vector norms as kernels: the values of PyTorch's own functions in float64, and those of special
+arguments."""
 
 from __future__ import annotations
 

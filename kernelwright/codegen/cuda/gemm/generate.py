@@ -53,7 +53,7 @@ def generate(kernel: Contraction, name: str) -> KernelSource:
     if kernel.position_reductions and kernel.scheme == "float32":
         raise ValueError(f"{name}: no reductions over positions in the scheme float32")
     if kernel.position_reductions and not prod(kernel.domain[3:]):
-        raise ValueError(f"{name}: no reductions over positions of no positions")
+        raise ValueError(f"{name}: no reductions over no positions")
     if not prod(kernel.pooled_domain):
         return _source(kernel, name, [], [], 0, frozenset())
     if kernel.scheme == "float32":

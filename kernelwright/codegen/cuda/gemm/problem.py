@@ -111,8 +111,8 @@ class Geometry(Rows):
 
     @property
     def partial_slots(self) -> int:
-        """Parts of subtiles with positions of one n: each subtile of each class may meet two. Number
-        ``(class * subtiles + subtile) * 2`` is that of the subtile's first row, the one behind it the next."""
+        """Parts of subtiles with positions of one n: each subtile of each class may meet two. Number ``(class *
+        subtiles + subtile) * 2`` is that of the subtile's first row, the one behind it the next."""
         return len(self.classes) * self.subtiles * 2
 
     @property

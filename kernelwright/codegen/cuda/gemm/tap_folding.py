@@ -12,8 +12,8 @@ entry e, and x' begun s positions before x, as far as its channels still reach::
 Both are zero where they leave the input or the window. Of a line with a stride that divides f * d entries stand a
 multiple of it apart, so that x' has no more positions than the line has sums, and no stride. Each product of the sum is
 formed once, and others only with weights of zero, behind a window that f does not divide: of scaled operands, sums that
-meet what is not finite are computed again anyway, from x and w themselves (`precision.recompute`); 16-bit
-operands as they are fold no such window.
+meet what is not finite are computed again anyway, from x and w themselves (`precision.recompute`); 16-bit operands as
+they are fold no such window.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def foldable_taps(kernel: Contraction) -> int:
 
 def with_folded_taps(kernel: Contraction, count: int) -> Contraction:
     """The same sums, ``count`` taps of the last axis folded into channels. Raises ValueError where its taps do not
-    stand equally far
-    apart, in one phase of the output, and where an operand is computed on its way."""
+    stand equally far apart, in one phase of the output, and where an operand is computed on its way."""
     if not kernel.axes or count < 2 or count * kernel.in_channels > CHUNK:
         raise ValueError(f"no {count} taps of {kernel.in_channels} channels to fold")
     axis = kernel.axes[-1]

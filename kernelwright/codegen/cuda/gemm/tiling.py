@@ -10,8 +10,8 @@ class Tiling:
     """How a contraction runs on tensor cores.
 
     ``core``: "wgmma" (compute capability 9.0), "mma" (8.0 and later), "row_buffered" (9.0: row-buffered implicit GEMM,
-    a block keeps all weights and goes from line to line of the output) or "swap_ab" (9.0: output
-    channels are the rows of a product, and the weight goes straight into registers).
+    a block keeps all weights and goes from line to line of the output) or "swap_ab" (9.0: output channels are the rows
+    of a product, and the weight goes straight into registers).
     ``rows``, ``columns``: of a tile, positions and output channels; of "row_buffered" positions of one line.
     ``depth``, ``stages``: channels of a step (8: of two taps, 8 channels each), and steps that shared memory holds; of
     "row_buffered" the lines of x that it holds.

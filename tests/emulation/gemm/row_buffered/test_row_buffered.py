@@ -144,8 +144,7 @@ def test_long_images_are_planned_at_once():
 
 def test_a_consumer_warpgroup_of_several_windows_has_all_their_lines_at_once():
     """Two work tiles of a line for each consumer warpgroup: a ring of four lines would wait for what the second of them
-    is to finish,
-    whose windows begin at the first of five lines."""
+    is to finish, whose windows begin at the first of five lines."""
     case = pooled(lined(convolution(1, 1, 2, 100, (6, 35), (2, 3), stride=(3, 1), padding=(0, 2))), 8)
     with pytest.raises(ValueError, match="no strips whose ring"):
         generate(replace(case.kernel, tiling=tiling(case, 24, 2, 4)), "k")

@@ -137,8 +137,7 @@ class ColumnTable:
 
     def fast_path(self, row: str) -> list[str]:
         """Define ``fast``: whether the scale called ``row`` is of the fast path, and all of the tile's columns. Before
-        a pass:
-        behind it the read would wait until the stores have taken their registers."""
+        a pass: behind it the read would wait until the stores have taken their registers."""
         return ["float columns_fast[4];", f"kw_read4(columns_fast, columns + {self._flags_at});",
                 f"const bool fast = {self.name}_is_fast({row}) & "
                 "(columns_fast[0] * columns_fast[1] * columns_fast[2] * columns_fast[3] > 0.0f);"]

@@ -206,9 +206,8 @@ class ReduceChannelsInRegisters(ReduceChannels):
         return [*lines, *(self._put_lines() if self.along else [])]
 
     def _scaled(self) -> list[str]:
-        """Finish sums whose scales leave the fast path by rescaling, by way of the subtile; others are multiplied as
-        they are
-        first read. What they are multiplied by is a product of scales, or one: 0 times a scale, plus one."""
+        """Rescale sums whose scales leave the fast path, by way of the subtile; others are multiplied as they are first
+        read. What they are multiplied by is a product of scales, or one: 0 times a scale, plus one."""
         return ["if (!fast) {", *indent([
             *self._put_lines(), *self.position(), f"float* const own = subtile + ({self.place}) * {self.pitch};",
             "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.rescaled('own[o]')};",

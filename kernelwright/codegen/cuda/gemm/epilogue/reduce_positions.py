@@ -1,9 +1,9 @@
 """Reductions over all positions from an epilogue subtile: what each subtile adds to them.
 
-A thread finishes its row as ever, and puts the values of the reductions over positions' expressions where its sums
-were. Then threads take columns: they read four positions at a time and keep what they find in registers. One partial
-result of each column goes to the workspace for each n of the subtile, of which there are at most two where an n has 64
-rows or more. A last kernel (`epilogue.finalize`) takes those of all subtiles together.
+A thread finishes its row as ever, and puts the values that are reduced over positions where its sums were. Then threads
+take columns: they read four positions at a time and keep what they find in registers. One partial result of each column
+goes to the workspace for each n of the subtile, of which there are at most two where an n has 64 rows or more. A last
+kernel (`epilogue.finalize`) takes those of all subtiles together.
 
 Rows of a subtile need not be positions, so masks behind the values say which are: of the first row's n, and of the
 next. Moments are of what values differ from one of them, the first: the sum of the differences and of their squares. As
@@ -57,7 +57,7 @@ def refused_positions(geometry: Geometry) -> str:
 
 
 def distinct_expressions(kernel: Contraction) -> tuple[Expression, ...]:
-    """The distinct expressions of the kernel's reductions over positions."""
+    """The distinct expressions that the kernel reduces over positions."""
     return tuple(dict.fromkeys(total.expression for total in kernel.position_reductions))
 
 
@@ -214,7 +214,7 @@ class ReducePositions(StorePositions):
         return result
 
     def _write(self, found: dict[int, str]) -> list[str]:
-        """Write components of the partial-sum slot."""
+        """Write components of the slot."""
         all_columns = self.kernel.groups * self.kernel.out_channels
         places = {number * all_columns: value for number, value in found.items()}
         return [f"if (writes) {', '.join(f'to[{place}] = {value}' for place, value in places.items())};"]

@@ -1,7 +1,7 @@
 """Reductions over positions in wgmma's registers, of a contraction that stores nothing else.
 
 Where results of positions are stored as well, sums go through shared memory, so that neighbouring threads write
-neighbouring positions (`epilogue.reduce_positions`). Totals need no such order.
+neighbouring positions (`epilogue.reduce_positions`). Reductions over positions need no such order.
 
 A thread evaluates the expressions of its own sums, of two rows of each product of 64, and takes all of these of a
 column together. The 8 lanes of a warp that share columns halve what they hold in each of three steps: a lane keeps one
@@ -63,7 +63,7 @@ def shared_floats(geometry: Geometry) -> tuple[int, int, int]:
 
 # What stands in a core in place of the way through shared memory; ``@NAME@`` as in `mainloop.sm90.text`.
 RESULTS_IN_REGISTERS = """
-      // From registers to reductions over positions.
+      // From registers to partial sums.
 #pragma unroll
       for (int p = 0; p < @ALL_SUMS@; ++p) kw_wgmma_hold(sums[p]);
       if (row_block > @LAST_BLOCK@) continue;
@@ -127,8 +127,8 @@ class ReducePositionsInRegisters(EpilogueOperation):
 
     def first_pass(self) -> list[str]:
         """Of all reductions over positions what the warps find. Where there are moments it is a number near their means
-        alone: the mean of
-        one run of 8 rows of each warp, the first that has positions, of which each place brings an equal part."""
+        alone: the mean of one run of 8 rows of each warp, the first that has positions, of which each place brings an
+        equal part."""
         if not self.has_moments:
             return [line for value in self.distinct
                     for line in self._reduced(value, {at: (kind, "value") for at, kind in self._found(value)}, [])]
@@ -353,8 +353,7 @@ class ReducePositionsInRegisters(EpilogueOperation):
         return [f"float row_scale = {row_scale_text(self.geometry)};"] * self.geometry.scaled
 
     def _rescaled_in_place(self) -> list[str]:
-        """Where scales leave the fast path: scale the sums in place, by rescaling, and put ones in place of the
-        scales."""
+        """Where scales leave the fast path: rescale the sums in place, and put ones in place of the scales."""
         if not self.geometry.scaled:
             return []
         each, kernel = self.columns // 8, self.kernel

@@ -15,8 +15,8 @@ layout: of registers `epilogue.accumulator_layout`, of subtiles the tables of ea
 change is computed before it, and what depends on columns alone once for a tile (`epilogue.column_table`).
 
 Sums are multiplied by the scales of both operands: the fast path. Where that could leave the range of float32 on the
-way, or an operand is not finite (an infinite scale), the thread comes back to its elements after the loop: it
-multiplies by rescaling, or computes the sum again from the operands themselves, by float32 multiply-adds.
+way, or an operand is not finite (an infinite scale), the thread comes back to its elements after the loop: it rescales
+the sum, or computes it again from the operands themselves, by float32 multiply-adds.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Epilogue:
     ``NAME_row_place`` says (`epilogue.store_overlapped`), at ``place + column * column_stride``.
 
     Where the kernel has reductions over positions, ``NAME_finish`` writes to the subtile, and its 128 threads meet in
-    it at a barrier:
-    those of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally often.
+    it at a barrier: those of a block whose ``threadIdx.x / 128`` is the same, which is why all of them call it equally
+    often.
 
     With ``in_registers`` it takes the sums of a warpgroup's whole tile, as the core on wgmma has them, before the
     subtile, which is room for what its warps say to each other (`epilogue.reduce_positions_in_registers`), or for

@@ -11,10 +11,10 @@ they wait for the stage to be free. What a warp can have on its way are the regi
 chunk of 32 rows and 8 channels (`Layout.fill_batch` of them at a time). Predicted, of a tile of 128 rows, 64 channels,
 a window of 3 x 3 and 128 columns, in fp16 (128 x 128 x 576 multiply-adds: 4608 cycles of the tensor cores)::
 
-    from the second-level cache   3 * 130 * 64 * 4 bytes, of which 28 come in a cycle                   3570 cycles
-    instructions                  6 steps * 20 load chunks * (22 for coordinates + 30) of a warp, 4 warps at a time
-    1560 asked for                     6 steps of 2 at a time, each 5 load chunks deep: about 900 cycles each 2700
-    packed instead                128 * 64 * 6 bytes of memory, of which 18 come in a cycle, and 1790    4500
+    from the second-level cache   3 * 130 * 64 * 4 bytes, of which 28 come in a cycle                       3570 cycles
+    instructions                  6 steps * 20 load chunks * (22 for coordinates + 30), 4 warps at a time     1560
+    asked for                     6 steps of 2 at a time, each 5 load chunks deep: about 900 cycles each       2700
+    packed instead                128 * 64 * 6 bytes of memory, of which 18 come in a cycle, and 1790          4500
 
 Measured (benchmarks/notes/contractions.md, "x as it lies in memory"): a load chunk takes 90 instructions, not 52, and
 the first-level cache, which is not among these figures, is busy 75 % of the time. So this loses against packing where

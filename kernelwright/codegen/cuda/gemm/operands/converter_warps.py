@@ -14,7 +14,7 @@ _WARPS, _TOGETHER, _LOAD_CHUNKS = 8, 4, 5
 
 @dataclass(frozen=True)
 class Filling:
-    """How the ``load chunks`` of a step are shared: 32 rows and 8 channels each. ``stages`` are those of the tiling,
+    """How the ``load_chunks`` of a step are shared: 32 rows and 8 channels each. ``stages`` are those of the tiling,
     ``depths`` the steps that bring the same rows."""
 
     load_chunks: int

@@ -44,8 +44,8 @@ from kernelwright.plan.contraction.record import Contraction
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Device text, and the host's lines, which use the names ``left``, ``right``, ``left_scales``, ``right_scales``,
-    ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses. Where the core reads x itself and
-    its scales are guesses, ``second_run`` are the lines between a first run of the core and a second."""
+    ``in0`` ... and ``stream``; ``support`` names the snippets that the text uses. Where the core reads x itself and its
+    scales are guesses, ``second_run`` are the lines between a first run of the core and a second."""
 
     definitions: str
     launches: tuple[str, ...]

@@ -8,10 +8,10 @@ added up, the interval has lost `interval_share` times `LOSS` of itself. Slopes 
 (benchmarks/results/truncation_h200.md)::
 
     Q, steps                                        2, 1    4, 2    6, 3    6, 1    12, 2   8, 4    16, 8   32, 16
-    interval_share                                   1.5     4.5     7.5     3.5     12.5    10.5    22.5    46.5
+    interval_share                                  1.5     4.5     7.5     3.5     12.5    10.5    22.5    46.5
     operands normal, lost in 1e-8                   6.1     12.6    25.8    12.2    41      35      72      147
     operands positive                               7.5     16.7    37.8    33.7    104     64      152     333
-    45e-9 * interval_share                           6.8     20      34      15.8    56      47      101     209
+    45e-9 * interval_share                          6.8     20      34      15.8    56      47      101     209
 
 What a sum loses where all its products have one sign is twice as much, so `LOSS` stands between the two.
 

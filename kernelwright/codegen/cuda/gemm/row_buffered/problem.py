@@ -55,7 +55,7 @@ class RowBuffered(WorkTile):
     """Numbers of a contraction under a tiling whose core is "row_buffered". Raises ValueError where it has no room.
 
     ``rows`` of the tiling are positions of a work tile, ``columns`` its output channels, ``stages`` lines in the ring,
-    ``consumer warpgroups`` those that multiply.
+    ``pingpong`` consumer warpgroups.
     """
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ _NEAR = 2
 
 
 class RowBufferedReducePositions(RowBufferedStore):
-    """The statements of ``NAME_finish`` that also take reductions over positions of positions."""
+    """The statements of ``NAME_finish`` that also take reductions over positions."""
 
     def __init__(self, numbers: RowBuffered, names: tuple[str, ...]) -> None:
         super().__init__(numbers, names)

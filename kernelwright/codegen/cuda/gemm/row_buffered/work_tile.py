@@ -1,5 +1,4 @@
-"""What a work tile of the row-buffered implicit GEMM is: its channels, lines and positions, its window and
-products.
+"""What a work tile of the row-buffered implicit GEMM is: its channels, lines and positions, its window and products.
 
 `row_buffered` has the words, and how work tiles make lines and strips.
 """

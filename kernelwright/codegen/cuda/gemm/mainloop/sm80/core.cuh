@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(@THREADS@, @LEAST_BLOCKS@) @NAME@_core(
   kw_cp_async_wait<0>();
   __syncthreads();  // The buffers become subtiles of sums.
 
-@SCALES@  // Consumer warpgroups of 128 threads finish subtiles of 64 rows and @SUBTILE_COLUMNS@ columns.
+@SCALES@  // Groups of 128 threads finish subtiles of 64 rows and @SUBTILE_COLUMNS@ columns.
   constexpr int SUBTILES = ROWS / 64 * @PARTS@, SUBTILE = @SUBTILE@;
   float* const subtiles = reinterpret_cast<float*>(shared);
   float* const to = subtiles + (warp_row / 64 * @PARTS@ + warp_column / @SUBTILE_COLUMNS@) * SUBTILE

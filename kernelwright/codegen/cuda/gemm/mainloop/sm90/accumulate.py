@@ -37,8 +37,7 @@ def values(layout: Layout, free: str, arrive: str) -> dict[str, object]:
 
 def _yield(layout: Layout, last: str, margin: int) -> str:
     """The line that lets the next consumer warpgroup multiply, once all of the tile's products are on their way: where
-    there are
-    consumer warpgroups."""
+    there are consumer warpgroups."""
     if layout.geometry.tiling.pingpong == 1:
         return ""
     return "\n" + " " * margin + pass_order("(worker + 1) % WARPGROUPS", last)

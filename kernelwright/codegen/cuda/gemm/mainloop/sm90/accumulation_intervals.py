@@ -1,6 +1,6 @@
 """How the steps of a tile on wgmma are cut into intervals, whose sums are promoted to float32 registers.
 
-Tensor cores truncate as they add. So a *interval*, ``tiling.promote`` steps of a tap each, or the one step that has
+Tensor cores truncate as they add. So an *interval*, ``tiling.promote`` steps of a tap each, or the one step that has
 more, is summed on them from zero, and what it gives is added up in float32. A warpgroup that waits for its products and
 then adds leaves the tensor cores idle, unless another one multiplies in the meantime; with consumer warpgroups none
 did. Of a tile of 64 P rows and C columns a set of sums is P * C / 2 registers of a thread, and adding one is as many
@@ -17,16 +17,16 @@ What is done about it:
 the next tile
   follow them while this one's last interval is waited for and added (`mainloop.sm90.threads`, on barriers).
 
-Convolution of 8 to 64 channels, 3 x 3, fp16x3, pairs of taps, 3 steps to a tile, each an interval. A step has
-2 * 3 products of 64 x 64 x 16, of 32 cycles each, for each 64 rows::
+Convolution of 8 to 64 channels, 3 x 3, fp16x3, pairs of taps, 3 steps to a tile, each an interval. A step has 2 * 3
+products of 64 x 64 x 16, of 32 cycles each, for each 64 rows::
 
-    of a tile                          128x64, consumer warpgroups 2           64x64, consumer warpgroups 3
+    a tile, consumer warpgroups        128x64, 2           64x64, 3
                                        before     now            before     now
     tensor cores, cycles               1152       1152           576        576
     sums set to zero, registers        128        0              64         0
     additions, of a thread             192        128            96         64
-    waits and additions in a turn      3 x 164    0              3 x 132    0
-    a turn, cycles                     1644       1152           972        576
+    waits and additions of a tile      3 x 164    0              3 x 132    0
+    a tile, cycles                     1644       1152           972        576
     registers of sums                  64 + 64    64 + 2 x 64    32 + 32    32 + 2 x 32
     registers there are for them       192        192            112        112
 

@@ -21,7 +21,7 @@ What a step costs, for tiles of R x C sums, D channels, T terms (2 for fp16x3, w
     the same, clusters of 2            768    878       832       64 + 64         4096^3: 242 TFLOP/s
     128x192x32 fp16x3, clusters       1152   1024      1088       96 + 96         4096^3: 247 TFLOP/s
     128x256x64 fp16, clusters         1024   1170      1024       128             4096^3: 689 TFLOP/s
-    128x128x32 fp16, 3 taps, consumer warpgroups     768    742       779       128             see below
+    128x128x32 fp16, 3 taps, ping-pong 768    742       779       128                 see below
 
 Three products have a peak of 330 TFLOP/s, one of 990. A convolution 128, 64, 128, 126, 3 in fp16 has 16384 tiles of
 4608 cycles: 0.33 ms at 1.75 GHz, beside 1.3 GB of memory traffic, 0.31 ms. With two consumer warpgroups they overlap:

@@ -203,8 +203,8 @@ class Layout(Steps):
 
     @property
     def halves(self) -> bool:
-        """Whether one half of the sums is added while the products of the other one run: of rounds without room for
-        two sets, where each step is an interval."""
+        """Whether one half of the sums is added while the products of the other one run: of rounds without room for two
+        sets, where each step is an interval."""
         several = self.products * self.geometry.tiling.parities > 1 and self.intervals > 1 and self.single_steps
         return self.parts == 1 and several and not self._is_short and self._has_rounds
 
