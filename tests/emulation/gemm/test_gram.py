@@ -182,7 +182,7 @@ def test_what_it_refuses():
     assert refused(convolution(1, 1, 1, 2, (40, 40), (20, 20)))
     assert not correlates(totalled(IMAGE, ("moments", SUM)).kernel)  # the sums are stored as well
     assert not correlates(IMAGE.kernel)
-    with pytest.raises(ValueError, match="k: no totals from products of x with itself"):
+    with pytest.raises(ValueError, match="k: no reductions over positions from products of x with itself"):
         generate(replace(IMAGE.kernel, scheme="correlation"), "k")
     assert not gram.takes(moments(convolution(1, 1, 256, 8, (9, 9), (3, 3))).kernel)
 

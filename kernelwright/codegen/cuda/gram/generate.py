@@ -42,7 +42,8 @@ _WIDTHS, _FILLED, _MOST_BYTES, _SHARED_BYTES = (32, 16, 8), HOPPER.count * 2, 36
 
 
 def takes(kernel: Contraction) -> bool:
-    """Whether a contraction's totals can be had so: see `correlates`; of not too many taps and channels."""
+    """Whether a contraction's reductions over positions can be had so: see `correlates`; of not too many taps and
+    channels."""
     return correlates(kernel) and 8 * _WIDTHS[-1] * len(Correlation(kernel).taps) * kernel.in_channels <= _MOST_BYTES
 
 
@@ -57,7 +58,7 @@ def predicted_milliseconds(kernel: Contraction) -> float:
 def generate(kernel: Contraction, name: str) -> KernelSource:
     """The CUDA text. Raises ValueError for a contraction that :func:`takes` refuses, and for grids of 2**31 blocks."""
     if not takes(kernel):
-        raise ValueError(f"{name}: no totals from products of x with itself")
+        raise ValueError(f"{name}: no reductions over positions from products of x with itself")
     numbers = Correlation(kernel)
     texts, launches = zip(products(numbers, name), _gram(numbers, name), _totals(numbers, name), strict=True)
     parts = [*(value_function(kernel, operand, name) for operand in operands(kernel)), _tables(numbers, name), *texts]

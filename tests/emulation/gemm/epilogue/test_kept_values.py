@@ -51,13 +51,13 @@ def test_a_softmax_writes_sums_and_exponentials(scheme, writes):
         power = "kw_exp(" if scheme == "fp16x3" else "kw_rounded_exp("
         assert finish.count(power) == 1 and finish.count("k_quotient(") == 1 and " / r2" not in finish
         written = [line for line in finish.split("\n") if line.strip().startswith("row_sums[")]
-        assert sum("careful" not in line for line in written) == writes
+        assert sum("rescaled" not in line for line in written) == writes
 
 
 def test_sums_that_are_read_once_are_not_written():
     case = reducing(convolution(2, 1, 16, 24, (9,), (3,)), (Reduction("min", Reduced(0)),), ((False, Reduced(1)),))
     text = epilogue(Geometry(case.kernel, TILING), "k").definitions
-    assert not any(line.strip().startswith("row_sums[") and "careful" not in line for line in text.split("\n"))
+    assert not any(line.strip().startswith("row_sums[") and "rescaled" not in line for line in text.split("\n"))
     text = epilogue(Geometry(normed(case).kernel, TILING), "k").definitions
     assert "k_divisor" not in text and text.count("_part[4] = ") == 5
 

@@ -127,7 +127,7 @@ def test_threads_of_a_column_read_each_position_once_and_no_bank_twice(columns, 
     if columns * phases > 128:
         return
     made = epilogue(Geometry(moments(APART).kernel, replace(WGMMA, columns=columns, parities=phases)), "k")
-    text = made.definitions[made.definitions.index("k_slab("):]
+    text = made.definitions[made.definitions.index("k_partials("):]
     share = int(found[1]) if (found := re.search(r"lane = thread % (\d+);", text)) else 1
     steps, at = re.search(r"i < (\d+); \+\+i\) {\s+const int at = ([^;]+);", text).groups()
     assert columns * share <= 128 < 2 * columns * share

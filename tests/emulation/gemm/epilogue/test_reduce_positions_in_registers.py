@@ -194,11 +194,11 @@ def test_kernels_that_take_registers():
 
     for case, tiling in CHECKED:
         definition, registers = text(case, tiling)
-        assert registers and "k_stage<0>(" not in definition and "k_slab(" not in definition
+        assert registers and "k_stage<0>(" not in definition and "k_partials(" not in definition
     for case, tiling in [(every(IMAGE), WGMMA), (alone(IMAGE), replace(WGMMA, split_k=2)),
                          (alone(IMAGE), Tiling("mma", rows=64, columns=64, depth=16, stages=2, promote=1))]:
         definition, registers = text(case, tiling)
-        assert not registers and "k_slab(" in definition
+        assert not registers and "k_partials(" in definition
 
 
 def test_what_is_loaded_for_no_position_is_inside():
