@@ -117,7 +117,7 @@ static inline double kw_gelu_erf(double x) { return x * 0.5 * std::erfc(-x * 0.7
 //// k0_gelu_erf
 // linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
 // Pointwise over 16777216.
-static const char* k0_gelu_erf(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+static const char* k0_gelu_erf(const float* in0, float* out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -149,7 +149,7 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     """The program of training and inference mode: 1 kernel, 1 torch call."""
     # return torch.nn.functional.gelu(self.linear(x))
     _t3_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
-    gelu_erf_k0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    gelu_erf_k0 = _t3_linear  # in place
     _kernelwright_launch("kernelwright_training_0", _stream, _t3_linear, gelu_erf_k0)
     return (gelu_erf_k0,)
 

@@ -235,7 +235,7 @@ static const char* k0_mean_moments_add(const float* __restrict__ in0, const floa
 //// k1_gelu_erf
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // Pointwise over 16777216.
-static const char* k1_gelu_erf(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+static const char* k1_gelu_erf(const float* in0, float* out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -281,7 +281,7 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     # hidden = self.activation(self.expand(self.norm(x)))
     _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
     del add_k0
-    gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k1 = _t8_linear  # in place
     _kernelwright_launch("kernelwright_training_1", _stream, _t8_linear, gelu_erf_k1)
     del _t8_linear
     # return x + self.dropout(self.contract(hidden))

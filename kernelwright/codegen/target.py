@@ -60,6 +60,8 @@ class Target:
     ``suffix``: that of its source files. ``built_by``: what compiles them, of :data:`BUILDERS`; ``compiler``: the
     environment variable that names a compiler for the host, and the one without it. ``syntax``: of launchers.
 
+    ``sharing``: a kernel's text where the buffers of these names in it may have the same memory, element for element;
+    None where no buffers of a kernel may.
     ``stream``: the type of what kernels are launched on, or "" where calls run at once. ``stack_bytes``: the largest
     workspace that a launcher has on its own stack. ``asserts_late``: whether a check of values may be left to the
     device, which fails later. ``rounds_products``: whether PyTorch may round the operands of float32 products there.
@@ -77,6 +79,7 @@ class Target:
     built_by: str
     compiler: tuple[str, str] = ("CXX", "c++" if sys.platform == "darwin" else "g++")
     syntax: Syntax = PLAIN_CPP
+    sharing: Callable[[str, Collection[str]], str] | None = None
     stream: str = ""
     stack_bytes: int = 0
     asserts_late: bool = False

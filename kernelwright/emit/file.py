@@ -94,6 +94,9 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
             programs[variant.mode] = make_program(variant.mode, variant.plan, sources, target=target)
             plans[variant.mode], served[variant.mode] = variant.plan, variant.mode
     launchers = [launcher for program in programs.values() for launcher in program.launchers]
+    for name, number in sorted({pair for program in programs.values() for pair in program.in_place}):
+        assert target.sharing is not None
+        definitions[name] = target.sharing(definitions[name], (f"in{number}", "out0"))
     # Where the file is put together, as kernels of the same text are shared, whatever lines they came from.
     marked = ["\n".join([KERNEL_MARK.format(name), *source_lines(covered[name]), text.strip()])
               for name, text in definitions.items()]

@@ -17,6 +17,7 @@ from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
 from kernelwright.emit.lines import comment
 from kernelwright.emit.once import made_once
 from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
+from kernelwright.emit.reuse import Memory
 from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
@@ -28,10 +29,12 @@ _OURS = re.compile(r"_kernelwright|t\d")  # how functions of the file and views 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The text of a run function and the launchers that it calls."""
+    """The text of a run function and the launchers that it calls. ``in_place``: the kernels that write into an input's
+    memory, by name, and the numbers of these inputs."""
 
     text: str
     launchers: tuple[Launcher, ...]
+    in_place: frozenset[tuple[str, int]] = frozenset()
 
     def is_like(self, other: Program) -> bool:
         """Whether the two have the same texts."""
@@ -121,6 +124,8 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     maker, lines = _once_lines(mode, once, read, names, kernel_reads, target=target)
     launchers: list[Launcher] = []
     readers = _readers(steps)
+    memory = Memory(steps, (*read_after, *looked_at)) if target.sharing is not None else None
+    in_place: set[tuple[str, int]] = set()
     place = 0
     last = _last_reads(steps, read_after)
     while place < len(steps):
@@ -145,7 +150,13 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
                                      others.__contains__, lambda n: names[n], target=target)
             launchers.append(launcher)
-            lines += _launch_lines(launcher, names, places)
+            taken: dict[Node, Node] = {}
+            for number, made in enumerate(run, begin):
+                i = memory.taken(number) if memory is not None and made.outputs[0] in others else None
+                if i is not None and made.inputs[i] not in inside:
+                    taken[made.outputs[0]] = made.inputs[i]
+                    in_place.add((sources[made].name, i))
+            lines += _launch_lines(launcher, names, places, taken)
             done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
             done += ["workspace"] if launcher.workspace_bytes else []
         if done and place < len(steps):
@@ -171,7 +182,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     head = [f"def _kernelwright_{mode}({', '.join(arguments)}):",
             f'    """The program of {mode} mode: {_summary(steps)}."""']
     text = [*maker, *head, *(f"    {line}" for line in lines), *_given_lines(mode, plan, given)]
-    return Program("\n".join(text), tuple(launchers))
+    return Program("\n".join(text), tuple(launchers), frozenset(in_place))
 
 
 def _result_text(node: Node, strides: tuple[int, ...] | None, names: Mapping[Node, str]) -> str:
@@ -330,10 +341,16 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
     return lines
 
 
-def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping[str, str]) -> list[str]:
+def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping[str, str],
+                  taken: Mapping[Node, Node]) -> list[str]:
+    """The lines that run a launcher. taken: results by the values whose memory they take."""
     lines = []
     for node in launcher.allocated:
         shape = ", ".join(map(str, node.shape)) + ("," if node.rank == 1 else "")
+        if node in taken:
+            view = "" if taken[node].shape == node.shape else f".view(({shape}))"
+            lines.append(f"{names[node]} = {names[taken[node]]}{view}  # in place")
+            continue
         lines.append(f"{names[node]} = torch.empty(({shape}), dtype=torch.{node.dtype}, device=_device)")
     passed = [places[a] if isinstance(a, str) else names[a] for a in launcher.arguments]
     if launcher.workspace_bytes:

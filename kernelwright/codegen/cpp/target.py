@@ -6,6 +6,7 @@ from kernelwright.codegen.cpp import DEVICE_KIND
 from kernelwright.codegen.cpp.expressions import TYPES
 from kernelwright.codegen.cpp.fft_energy import generate as fft_energy
 from kernelwright.codegen.cpp.loops import generate as loops
+from kernelwright.codegen.cpp.loops.text import sharing
 from kernelwright.codegen.cpp.region_sum import generate as region_sum
 from kernelwright.codegen.cpp.scan import argreduce
 from kernelwright.codegen.cpp.scan import generate as scan
@@ -19,4 +20,4 @@ CPP = Target(
                Scan: scan.generate, SpectralEnergy: fft_energy.generate},
     support=snippets,
     flags=("-O3", "-march=native", "-fopenmp", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"),
-    suffix="cpp", built_by="extension", stack_bytes=32768)
+    suffix="cpp", built_by="extension", sharing=sharing, stack_bytes=32768)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Protocol
 
@@ -81,6 +82,11 @@ def definition(
     ]
     text = "\n".join(lines) + "\n"
     return KernelSource(name, text, workspace, used_snippets(text))
+
+
+def sharing(text: str, names: Collection[str]) -> str:
+    """A kernel's text without the promise (``__restrict__``) that these buffers have memory of their own."""
+    return re.sub(rf"__restrict__ (?=(?:{'|'.join(sorted(names))})\b)", "", text)
 
 
 def axis_names(kernel: LoopKernel) -> list[str]:

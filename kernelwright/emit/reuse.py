@@ -1,0 +1,67 @@
+"""Results in the memory of values that nothing reads any more.
+
+A pointwise kernel that reads a value for the last time may write each element where it has read it: no memory is asked
+for, none is touched for the first time, and what comes next finds half as much before it. (torch.compile does the same;
+it is the reuse of registers by Chaitin, 1982, for buffers of equal size.) A value's memory is free where the program
+has made it, by a kernel or by a product of PyTorch's, which return memory of their own, and where no view of it is read
+later or returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from kernelwright.ir.node import Node
+from kernelwright.plan.expressions import Load, walk
+from kernelwright.plan.kernels import LoopKernel
+from kernelwright.plan.records import KernelStep, Step
+
+
+class Memory:
+    """Who has which memory in a program of ``steps``, of whose values ``kept`` are read after it."""
+
+    def __init__(self, steps: Sequence[Step], kept: Collection[Node]) -> None:
+        self._steps = steps
+        self._owner: dict[Node, Node] = {}  # by value: the value that was made with its memory
+        self._last: dict[Node, int] = {}  # by owner: the last step that reads its memory
+        self._lost: set[Node] = set()  # owners whose memory somebody else may hold
+        for place, step in enumerate(steps):
+            inputs = step.inputs if isinstance(step, KernelStep) else step.node.inputs
+            for node in inputs:
+                if (owner := self._owner.get(node)) is not None:
+                    self._last[owner] = place
+            if isinstance(step, KernelStep):
+                self._owner |= {node: node for node in step.outputs}
+            elif step.node.kind == "linear":
+                self._owner[step.node] = step.node
+            elif step.node.kind == "view" and len(inputs) == 1:
+                if inputs[0] in self._owner:
+                    self._owner[step.node] = self._owner[inputs[0]]
+            else:  # may return what it is given, or keep it
+                self._lost |= {self._owner[node] for node in inputs if node in self._owner}
+        self._lost |= {self._owner[node] for node in kept if node in self._owner}
+
+    def taken(self, place: int) -> int | None:
+        """The number of the input whose memory the only result of the kernel at this place may take; None: of none."""
+        step = self._steps[place]
+        if not isinstance(step, KernelStep) or step.buffers or len(step.outputs) != 1 \
+                or not isinstance(step.kernel, LoopKernel):
+            return None
+        owners = [self._owner.get(node) for node in step.inputs]
+        for number, (node, owner) in enumerate(zip(step.inputs, owners, strict=True)):
+            if owner is not None and owner not in self._lost and self._last[owner] == place \
+                    and owners.count(owner) == 1 and node.bytes == step.outputs[0].bytes \
+                    and writes_where_it_reads(step.kernel, number):
+                return number
+        return None
+
+
+def writes_where_it_reads(kernel: LoopKernel, number: int) -> bool:
+    """Whether a kernel reads of an input, at each point, nothing but the element in whose place it stores its only
+    result there."""
+    if kernel.row or kernel.reductions or kernel.row_stores or len(kernel.outer_stores) != 1 \
+            or kernel.input_dtypes[number] != kernel.output_dtypes[0]:
+        return False
+    store = kernel.outer_stores[0]
+    loads = [node for node in walk(store.expression) if isinstance(node, Load) and node.buffer == number]
+    return bool(loads) and all(load.index == store.index and not load.guards for load in loads)
