@@ -220,6 +220,10 @@ class Matrix:
         return {test: cls._numbers(which) for test, which in asked.items()}
 
     def __init_subclass__(cls) -> None:
+        if cls.__module__ != __name__:  # what nobody asks for would be lost without a word
+            unknown = [name for name, value in vars(cls).items() if not name.startswith("_") and not callable(value)
+                       and not any(hasattr(base, name) for base in cls.__mro__[1:])]
+            assert not unknown, f"{cls.__qualname__} says {unknown}, of which no test is asked"
         cls._found = {}
         for test, numbers in cls._asked().items():
             if cls.entries and not numbers:
@@ -305,8 +309,8 @@ class Matrix:
 class StoreMatrix(Matrix):
     """What is asked of stores of positions, in each of their thread-value layouts.
 
-    rescaled: whether scales of an image and of an output channel that are not usual come through keeps_what_is_before:
-    whether what lies before a store's offset, and belongs to nobody, stays on a device
+    rescaled: entries in which scales of an image and of an output channel beyond the fast path come through.
+    keeps_what_is_before: whether what lies before a store's offset, and belongs to nobody, stays on a device
     """
 
     orders = ("reverse",)

@@ -71,7 +71,7 @@ libraries = built(CHECKED)
 
 class TestMatrix(StoreMatrix):
     entries = CHECKED
-    unusual = [2, 3, 7, 12, 13, 16]
+    rescaled = [2, 3, 7, 12, 13, 16]
 
 
 def test_whole_sectors_are_stored_at_once():

@@ -62,7 +62,7 @@ libraries = built(CHECKED)
 
 class TestMatrix(StoreMatrix):
     entries = CHECKED
-    unusual = [1, 2, 3, 8, 9, 12]
+    rescaled = [1, 2, 3, 8, 9, 12]
 
 
 def test_a_sector_is_stored_by_one_warp_at_once():

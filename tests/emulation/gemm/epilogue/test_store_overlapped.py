@@ -54,7 +54,7 @@ libraries = built(CHECKED)
 
 class TestMatrix(StoreMatrix):
     entries = CHECKED
-    unusual = [2, 3, 6, 10, 13]
+    rescaled = [2, 3, 6, 10, 13]
     keeps_what_is_before = True
 
 

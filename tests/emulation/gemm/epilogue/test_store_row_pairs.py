@@ -41,7 +41,7 @@ libraries = built(CHECKED)
 
 class TestMatrix(StoreMatrix):
     entries = CHECKED
-    unusual = [1, 2, 5, 7, 8]
+    rescaled = [1, 2, 5, 7, 8]
     keeps_what_is_before = True
 
 
