@@ -1,10 +1,9 @@
 """Results in the memory of values that nothing reads any more.
 
 A pointwise kernel that reads a value for the last time may write each element where it has read it: no memory is asked
-for, none is touched for the first time, and what comes next finds half as much before it. (torch.compile does the same;
-it is the reuse of registers by Chaitin, 1982, for buffers of equal size.) A value's memory is free where the program
-has made it, by a kernel or by a product of PyTorch's, which return memory of their own, and where no view of it is read
-later or returned.
+for, none is touched for the first time, and what comes next finds half as much before it (torch.compile does the same).
+A value's memory is free where the program has made it, by a kernel or by a product of PyTorch's, which return memory of
+their own, and where no view of it is read later or returned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The candidates in which a contraction is tried: schemes and tilings, in the order in which they are worth a try."""
+"""The candidates for a contraction: schemes and tilings, in the order in which they are worth a try."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FED = 4
 
 
 def candidates(kernel: Contraction, dtype: str, capability: tuple[int, int], *, rounds: bool, most: int, only: str = ""
-          ) -> list[KernelConfig]:
+               ) -> list[KernelConfig]:
     """At most ``most`` candidates of a contraction on operands of ``dtype``, one of each scheme and core first.
 
     rounds: whether a scheme may round operands as TF32 does. only: where it may, the one of the two schemes on tensor

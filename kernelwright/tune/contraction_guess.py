@@ -32,7 +32,7 @@ _SURELY, _NEVER = 1.02, 1.3
 
 
 def split_candidates(case: Case, own: Mapping[Node, torch.Tensor], device: torch.device
-                ) -> tuple[tuple[KernelConfig, ...], tuple[KernelConfig, ...]]:
+                     ) -> tuple[tuple[KernelConfig, ...], tuple[KernelConfig, ...]]:
     """The candidates to try of a contraction, and those to try if none of them passes.
 
     own: the model's tensors and its example inputs, by their leaves. Only a case with a choice of schemes is looked at;

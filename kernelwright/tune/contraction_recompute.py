@@ -146,8 +146,8 @@ def _without_lines(configs: Mapping[Node, KernelConfig], steps: Iterable[KernelS
 
 
 def alternatives(make: Callable[[Mapping[Node, KernelConfig]], Plan], configs: Mapping[Node, KernelConfig], row: Device,
-         takes: Callable[[Contraction], bool] = takes_lines
-         ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
+                 takes: Callable[[Contraction], bool] = takes_lines
+                 ) -> tuple[list[KernelStep], dict[Variant, float], dict[Node, Pair]]:
     """The steps to measure, what is to be done after those of which there are several, and which of them are pairs.
 
     A contraction that something reduces is tried with what its kernel can reduce and without that, where windows have

@@ -108,7 +108,7 @@ def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
 def _of_those(case: Case, there: Collection[str]) -> Case:
     """The case in those of its candidates whose libraries are there."""
     return replace(case, candidates=tuple(config for config in dict.fromkeys((*case.rounding, *case.candidates))
-                                     if launcher_name(case, config) in there))
+                                          if launcher_name(case, config) in there))
 
 
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],

@@ -106,7 +106,7 @@ def build(cases: Sequence[Case], build_all: Build = build_libraries) -> list[tup
 
 
 def written(case: Case, config: KernelConfig) -> tuple[str, Launcher]:
-    """The text of a case in a candidate, and what calls it. Raises ValueError where the candidate has no text."""
+    """The text of a case under a config, and what calls it. Raises ValueError where there is none."""
     kernel = _as_configured(case, config)
     name = _name(kernel)
     step = replace(case.step, name=name, kernel=kernel)
@@ -122,7 +122,7 @@ _LAUNCHER = "launch_{}"
 
 
 def launcher_name(case: Case, config: KernelConfig) -> str:
-    """The name of what calls a case in a candidate; libraries are found by it without their text."""
+    """The name of what calls a case under a config; libraries are found by it without their text."""
     return _LAUNCHER.format(_name(_as_configured(case, config)))
 
 

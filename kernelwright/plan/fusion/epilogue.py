@@ -148,7 +148,7 @@ def _join_channels(node: Node, joined: Joined, products: Mapping[Node, KernelCon
 
 
 def _positions(reductions: Iterable[Node], free: int, sums: Reached, elements: Elements, anchors: Bits
-            ) -> dict[Node, Node]:
+               ) -> dict[Node, Node]:
     """Of several contractions that a value is made of, the last one can have it. free: those to join."""
     result: dict[Node, Node] = {}
     for node in reductions:

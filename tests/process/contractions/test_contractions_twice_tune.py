@@ -158,7 +158,7 @@ def test_both_kernels_have_one_scheme():
     second = Measured((trials["float32"], trials["fp16"]), (), 2.0, GOOD)
     found = decide_recompute(pair, first, second, 0.9)
     assert found == KernelConfig("fp16", 0, Measurement(0.3, 1.0, 1e-7, 1e-7), reduces=True,
-                           recompute=KernelConfig("fp16", 0, Measurement(0.3, 2.0, 1e-7, 1e-7), reduces=False))
+                                 recompute=KernelConfig("fp16", 0, Measurement(0.3, 2.0, 1e-7, 1e-7), reduces=False))
     assert decide_recompute(pair, first, second, 0.2) is None
     assert decide_recompute(pair, None, second, 0.9) is None and decide_recompute(pair, first, None, 0.9) is None
 
@@ -405,7 +405,7 @@ def test_norms_in_an_emitted_file(monkeypatch):
 def test_the_report_has_the_figures_of_each_kernel():
     graph, node = a_norm()
     choice = KernelConfig("fp16x3", 1, Measurement(0.1, 0.4, 1e-7, 2e-7),
-                    recompute=KernelConfig("fp16x3", 2, Measurement(0.2, 0.5, 3e-7, 4e-7)))
+                          recompute=KernelConfig("fp16x3", 2, Measurement(0.2, 0.5, 3e-7, 4e-7)))
     plan = make_plan(graph, graph, contractions={node: choice})
     uses = [contraction_use(s, plan, H200) for s in pairs_of(plan)[node].steps]
     assert [(u.seconds, u.torch_seconds, u.error) for u in uses] == [(0.1, 0.4, 1e-7), (0.2, 0.5, 3e-7)]

@@ -220,7 +220,7 @@ class Rows:
         tiling = self.tiling
         canonical = Tiling(tiling.core, 64, 64, CHUNK if self.two_taps else 2 * CHUNK, 2,
                            promote=min(1, tiling.promote),
-                       parities=tiling.parities, from_registers=tiling.from_registers)
+                           parities=tiling.parities, from_registers=tiling.from_registers)
         return self if type(self) is Rows and tiling == canonical else _canonical(self.kernel, canonical)
 
     @cached_property

@@ -183,7 +183,7 @@ class Geometry(Rows):
                            **({"sums": self.partial_bytes} if self.tiling.split_k > 1 else {}),
                            **({"position_partials": 4 * self.partial_slots * self.components * rights,
                                "position_counts": 4 * self.partial_slots} if kernel.position_reductions
-                               else {})}.items():
+                              else {})}.items():
             result[name] = (at, size)
             at += -(-size // _ALIGNMENT) * _ALIGNMENT
         return result

@@ -61,7 +61,7 @@ def _found(kernel: Contraction, core: str) -> tuple[Tiling, ...]:
     fewer = [replace(tiling, folded_taps=count)
              for tiling in _tilings(with_folded_taps(kernel, count), core, converting=False)]
     buffered = [replace(tiling, folded_taps=count) for tiling in row_buffered_tilings(with_folded_taps(kernel, count))
-              if core != "mma"]
+                if core != "mma"]
     return tuple(_in_turn(buffered[:2], fewer[::2], fewer[1::2], _tilings(kernel, core))[:_MOST])
 
 
@@ -119,7 +119,7 @@ def _tilings_of_rows(kernel: Contraction, *, converting: bool) -> list[Tiling]:
     taken_too = any(tiling.takes_left for tiling in best)
     one, two = (_in_turn(*(_in_turn(*(
         _two_taps_first([t for t in best if t.parities == phases and _stores(t) == stores and t.takes_left == takes],
-                     found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
+                        found if kernel.axes else {}, few=taken_too and stores != "rows" and not takes)
         for stores in orders)) for takes in (True, False))) for phases in (1, 2))
     # Of both phases whole sectors took 0.70 to 0.93 of the time of others (four shapes, an H200), but 1.03 and 1.08 of
     # that of three consumer warpgroups where each element takes many instructions.
@@ -182,7 +182,7 @@ def _two_taps_first(best: list[Tiling], found: dict[tuple, list[tuple[float, int
     taps before others, of which the first one is the fourth, or where ``few`` of the list will be tried the second."""
     two_taps, others = (_ordered([t for t in best if (t.depth == CHUNK) == paired]) for paired in (True, False))
     two_taps, others = ([*kind[:1], *(_lean(found[_kind(t)]) for t in kind[:1] if found), *kind[1:]]
-                     for kind in (two_taps, others))
+                        for kind in (two_taps, others))
     before = 1 if few else 3
     return [*two_taps[:before], *others[:1], *two_taps[before:], *others[1:]]
 

@@ -76,7 +76,7 @@ def test_a_sector_is_stored_by_one_warp_at_once():
         written = re.sub(r"\*reinterpret_cast<float2\*>\((out0 \+ .*)\) = make_float2\(.*\);",
                          rf"{{ for (int v = 0; v < 2; ++v) (\1)[v] = (\1)[v] == 0.0f ? {value} : -1; }}", written)
         assert written != after
-        # The careful walk has no such rows, and does not run.
+        # The rescaling pass has no such rows, and does not run.
         head, mark, rest = written.partition("if (usual) return;")
         sources.append(replace(source, text=before + finish + head + mark + rest))
     for (case, _), library in zip(chosen, compiled(sources), strict=True):

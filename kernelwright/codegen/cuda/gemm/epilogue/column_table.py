@@ -170,7 +170,7 @@ class ColumnTable:
             last = kernel.batch - 1
             fill = ["#pragma unroll 1", "for (int next = 0; next < 2; ++next) {", *indent([
                 f"const int n = first_n + next < {last} ? first_n + next : {last};", *fill]), "}",
-                f"if (thread == 0) columns[{self._flags_at + 4 * scaled}] = __int_as_float(first_n);"]
+                    f"if (thread == 0) columns[{self._flags_at + 4 * scaled}] = __int_as_float(first_n);"]
         body = ["const int g = group;", *["bool fast = true;"] * scaled, *fill]
         if scaled:
             body += ["fast = __all_sync(0xffffffffu, fast);",

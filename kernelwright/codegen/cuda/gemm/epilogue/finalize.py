@@ -75,7 +75,7 @@ def finalize(geometry: Geometry, name: str) -> tuple[str, str]:
     parameters = [("const float* __restrict__", "position_partials"), ("const int* __restrict__", "position_counts"),
                   *parameter_texts(kernel, emitter.used)]
     return finalize_kernel(name, "Reductions over all positions of each (n, g, o), from those of subtiles.",
-                            blocks * kernel.batch, width * slices, parameters, body)
+                           blocks * kernel.batch, width * slices, parameters, body)
 
 
 def finalize_emitter(kernel: Contraction, name: str) -> PointEmitter:
@@ -100,7 +100,7 @@ def finalize_emitter(kernel: Contraction, name: str) -> PointEmitter:
 
 
 def finalize_kernel(name: str, comment: str, blocks: int, threads: int, parameters: Sequence[tuple[str, str]],
-                     body: Sequence[str]) -> tuple[str, str]:
+                    body: Sequence[str]) -> tuple[str, str]:
     """``NAME_finalize``, of a body and parameters (C type, name), and its launch."""
     head = f"static __global__ void __launch_bounds__({threads}) {name}_finalize(\n    " \
         f"{', '.join(map(' '.join, parameters))}) {{"
@@ -161,7 +161,7 @@ def _sweep(geometry: Geometry, kind: str, columns: int, found: dict[str, tuple[s
     takes = [f"if (count) {name} = {TAKES[how].format(name, f'term_{name}')};" for name, (how, _) in found.items()]
     lines = [f"double {name} = {_DOUBLE_STARTS[how]};" for name, (how, _) in found.items()]
     sweep = ["#pragma unroll 4",
-            f"for ({kind} i = slice; i < span; i += SLICES) {{", *indent([
+             f"for ({kind} i = slice; i < span; i += SLICES) {{", *indent([
                 f"const {kind} subtile = first + i;",
                 f"const long long slot = {_partial_slot('subtile', base)};",
                 "const int count = position_counts[slot];",

@@ -212,7 +212,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
             *self._put_lines(), *self.position(), f"float* const own = subtile + ({self.place}) * {self.pitch};",
             "#pragma unroll 1", f"for (int o = first; o < last; ++o) own[o] = {self.rescaled('own[o]')};",
             "__syncwarp();", *self._moved("", "{1} = two.x, {2} = two.y;", "const float2 two = *{0};")]), "}",
-            "const float scale = fast ? row_scale : 0.0f, rest = fast ? 0.0f : 1.0f;",
+                "const float scale = fast ? row_scale : 0.0f, rest = fast ? 0.0f : 1.0f;",
             "const float row_scales[2] = {" + ", ".join(
                 f"__shfl_sync({_ALL}, scale, lane / 4 * 2{f' + {self._slot(h, 0)}' * (h > 0)})" for h in (0, 1)) + "};"]
 
@@ -262,7 +262,7 @@ class ReduceChannelsInRegisters(ReduceChannels):
         """Make sums that have been gone over look like others to the compiler: it would keep what it computed of them
         and of columns for the next pass, in registers that there are not."""
         recomputes = any(count < (2 if reduction.kind in TWO_PASS else 1)
-                    for count, reduction in zip(self.passes, self.kernel.reductions, strict=True))
+                         for count, reduction in zip(self.passes, self.kernel.reductions, strict=True))
         return [f"kw_wgmma_hold({name});" for name in ("sums", "others")[:self.phases]] * recomputes
 
     def _each(self, step: list[str]) -> list[str]:

@@ -174,9 +174,9 @@ def epilogue(geometry: Geometry, name: str, original: Contraction | None = None)
     table, column_parameters = done.column_table.definition if done.column_table else ("", ())
     row_scale = done.row_scale()
     subtile = [*done.heads,
-            *[f"const float* {'__restrict__ ' * bool(kernel.position_reductions)}columns"] * bool(table),
-            *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
-            "long long first_row", "int first_column"]
+               *[f"const float* {'__restrict__ ' * bool(kernel.position_reductions)}columns"] * bool(table),
+               *["float scale_of_row"] * bool(row_scale), "int thread", "int phase_class", "int group",
+               "long long first_row", "int first_column"]
     height = done.height if runs else 1
     comment = f"Finishes {height * SUBTILE_ROWS} x {done.columns} sums from (first_row, first_column): {done.comment}."
     finish = _calls(body, name, [p for _, p in parameters])
@@ -204,14 +204,14 @@ def rescaled_functions(geometry: Geometry, name: str, names: tuple[str, ...]) ->
     heads = [" ".join(p) for p in parameter_texts(kernel, set(pointers))]
     is_fast = device_function("Whether sums may be multiplied by the product of this scale and another such one.",
                               "bool",
-                            f"{name}_is_fast", ["float scale"],
-                            ["return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63"])
+                              f"{name}_is_fast", ["float scale"],
+                              ["return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63"])
     body = ["if (row_scale == INFINITY || column_scale == INFINITY)",
             f"  return {name}_recompute({', '.join((*pointers, *names))});",
             "return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));"]
     parameters = [*heads, "float unscaled", "float row_scale", "float column_scale", *typed_axes(kernel, names)]
     return is_fast + "\n" + device_function("A sum that is multiplied by any scales.", "float", f"{name}_rescaled",
-                                          parameters, body)
+                                            parameters, body)
 
 
 def _rewrite(geometry: Geometry, name: str, names: tuple[str, ...], emitter: PointEmitter, heads: list[str]) -> str:

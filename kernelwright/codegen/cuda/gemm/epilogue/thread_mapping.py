@@ -253,7 +253,7 @@ class EpilogueOperation:
         lines = [f"{self.kind} row = first_row{number} + {self.row_of};"]
         if outside:
             lines += ["bool in_bounds;", "{", *indent([*coordinates(self.geometry, self.kind)[1:],
-                                                   f"in_bounds = row < {rows} && !({outside});"]), "}"]
+                                                       f"in_bounds = row < {rows} && !({outside});"]), "}"]
         else:
             lines.append(f"const bool in_bounds = row < {rows};")
         return [*lines, "if (!in_bounds) row = 0;  // some position, of which nothing is written"]

@@ -86,9 +86,9 @@ class WindowPacker(Packer):
                 *(self.multiplier(f"g * {kernel.out_channels} + o", "row_in_bounds") if geometry.scaled else [])]
         loop_lines = ["#pragma unroll 4", f"for (int f = threadIdx.x; f < {total}; f += {THREADS}) {{", *indent(fill),
                       "}",
-                "__syncthreads();",
-                f"for (int entry = warp; entry < {entries}; entry += {WARPS}) {{",
-                *indent([*values, *self.write(at, guard)]), "}"]
+                      "__syncthreads();",
+                      f"for (int entry = warp; entry < {entries}; entry += {WARPS}) {{",
+                      *indent([*values, *self.write(at, guard)]), "}"]
         if window > entries and self.entry_runs == 1:
             body += [f"for (int first_entry = 0; first_entry < {window}; first_entry += {entries}) {{",
                      *indent([*loop_lines, "__syncthreads();"]), "}"]

@@ -171,7 +171,7 @@ class RowBufferedOperation:
                     f"const int o = {channel(self.numbers, '(e / 2)')};",
                     f"const int {last} = {self.position_of_sum};", "float value = next[0];",
                     f"if (o < {kernel.out_channels} && {last} < {size}) value = {name}_rescaled({points});"],
-                    keep=True),
+                           keep=True),
                 f"{' = '.join(f'scales[{h}]' for h in range(self.halves))} = 1.0f;"]), "}",
             *self.of_sums(quads)]
 

@@ -46,7 +46,7 @@ class InterleavedStore(RowBufferedOperation):
         place = "first_position + 8 * j + quad * 2"
         all_in_bounds = f"8 * j + 8 <= {numbers.least_positions}"
         in_bounds = [*[f"{channel(numbers, '0')} < {self.kernel.out_channels}"] * self.ragged,
-                 *["is_line"] * self.ragged_lines, f"({all_in_bounds} || {place} < {numbers.pooled})"]
+                     *["is_line"] * self.ragged_lines, f"({all_in_bounds} || {place} < {numbers.pooled})"]
         return ["constexpr int h = 0;", f"const int o = {self.clamped(channel(numbers, '0'))};", *self.of_channel(),
                 "#pragma unroll", f"for (int j = 0; j < {quads}; ++j) {{", *indent([
                     f"const int {last} = 2 * ({all_in_bounds} ? {place} : min({place}, {numbers.pooled - PAIR}));",

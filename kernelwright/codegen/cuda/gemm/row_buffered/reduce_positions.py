@@ -126,7 +126,7 @@ def finalize(numbers: RowBuffered, name: str) -> tuple[str, str]:
                 f"{numbers.components * channels} + o;", *takes]), "}",
             *results, *emitter.fixed_lines, *straight(emitter)]
     return finalize_kernel(name, "Reductions over all positions of each (n, o), from those of strips.",
-                            -(-every // _THREADS), _THREADS, parameters, body)
+                           -(-every // _THREADS), _THREADS, parameters, body)
 
 
 def struct(kernel: Contraction, name: str) -> str:

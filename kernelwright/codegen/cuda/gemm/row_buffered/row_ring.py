@@ -93,7 +93,7 @@ def definitions(numbers: RowBuffered, name: str) -> str:
     line, position = f"q{axes - 2}", f"q{axes - 1}"
     none = [f"if (load_chunk >= {numbers.brought}) return;"] * (numbers.brought % 4 > 0)
     in_bounds = [f"unsigned({line}) < {numbers.line_axis.in_size}u",
-              f"unsigned({position}) < {numbers.positions.in_size}u"]
+                 f"unsigned({position}) < {numbers.positions.in_size}u"]
     places, image = [], "image"
     for a, axis in reversed(list(enumerate(numbers.outer))):
         offsets = [plane_[a].offset for plane_ in numbers.planes]

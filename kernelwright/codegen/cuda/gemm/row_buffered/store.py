@@ -100,8 +100,8 @@ class RowBufferedStore(RowBufferedOperation):
         count, run, both = self.channels_of, self.channels_of * SECTOR, f"both{k}[c]"
         ragged = [f"{channel(self.numbers, 'h')} - odd + c < {self.kernel.out_channels}"] * self.ragged
         in_bounds = " && ".join([f"(run > 0 || late{k}[c] == 0)",
-                             f"first_position + {run} * run + own - late{k}[c] < {self.numbers.pooled}",
-                             f"{run} * run + own - late{k}[c] < {self.numbers.tiling.rows}"])
+                                 f"first_position + {run} * run + own - late{k}[c] < {self.numbers.pooled}",
+                                 f"{run} * run + own - late{k}[c] < {self.numbers.tiling.rows}"])
         sure = f"(run > 0 && {run} * run + {run} <= {self.numbers.least_positions}) || ({in_bounds})"
         ragged += ["is_line"] * self.ragged_lines
         condition = " && ".join([*ragged, f"({sure})"]) if ragged else sure

@@ -89,7 +89,7 @@ class SwapAB(Geometry):
         tiling = self.tiling
         right_strides(self.kernel)
         own = SwapAB.tiling_of(tiling.rows, tiling.columns, tiling.stages, tiling.split_k,
-                                 converts_left=tiling.converts_left)
+                               converts_left=tiling.converts_left)
         if tiling != own or tiling.rows not in (SUBTILE_ROWS, 2 * SUBTILE_ROWS) \
                 or tiling.columns % ROWS or self.workers not in (1, 2, _MOST_WORKERS) or tiling.stages < 2 \
                 or not 1 <= tiling.split_k <= max(1,

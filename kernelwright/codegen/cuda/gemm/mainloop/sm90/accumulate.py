@@ -90,7 +90,7 @@ def _rounds(layout: Layout) -> str:
         own, other = f"part[{number % 2}]", f"part[{1 - number % 2}]"
         calls = phases.calls(layout, own, "add" if several else "0", several)
         text = fill_some(parts.INTERVAL, {"CALLS": "\n          ".join(calls),
-                                         "ADD_OTHER": "\n        " + _add(other) if number else ""})
+                                          "ADD_OTHER": "\n        " + _add(other) if number else ""})
         intervals.append(text + _behind(number + 1 == many, _add(own)))
     promote = layout.geometry.tiling.promote
     opened = "for (int add = 0, since = 0;;) {" if several else "{"
