@@ -64,8 +64,6 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
-        with stages.stage("generate"):
-            modes, _, _ = written(problem, modes, example, target, device)
         files: list[str] = []
 
         def keep(text: str) -> None:
@@ -75,6 +73,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
 
         if emulated:
             module, certificates, timings = None, {}, {}
+            with stages.stage("generate"):
+                modes, _, _ = written(problem, modes, example, target, device)
             modes, text, found = select_without_device(problem, modes, example, target, device, settings,
                                                        stages)
             notes += found

@@ -296,8 +296,13 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=problem.name if problem.name.isidentifier() else "model")
+                     name=name_in_file(problem))
     return text, (variants, sources, support)
+
+
+def name_in_file(problem: Problem) -> str:
+    """The name by which an emitted file calls itself and its library."""
+    return problem.name if problem.name.isidentifier() else "model"
 
 
 def written(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device

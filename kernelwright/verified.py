@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from textwrap import shorten
 from types import ModuleType
@@ -24,10 +24,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.algebra.rule import Exactness
-from kernelwright.build.library import build_library
-from kernelwright.build.module import BuildFailed, check_text, load_text
-from kernelwright.capture.batch import batch_independent
+from kernelwright.build.library import build_library, built_meanwhile, spare_processors
+from kernelwright.build.module import BuildFailed, check_text, kernels_of, load_text
 from kernelwright.codegen.generate import TARGETS, KernelFailed
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
@@ -37,69 +35,48 @@ from kernelwright.failures import is_ours, told
 from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.modes import RECORDED as WITH_GRADIENTS
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
-from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Scan
 from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.construct import shown_arguments
-from kernelwright.problem.memory import available_memory, is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import in_mode_of, taken_into
-from kernelwright.programs import Stages, as_captured, model_of, new_model, share_large, share_tables, written
+from kernelwright.programs import (
+    Stages,
+    as_captured,
+    model_of,
+    name_in_file,
+    new_model,
+    share_large,
+    share_tables,
+    written,
+)
 from kernelwright.records import words_of
-from kernelwright.roofline.cost import graph_work
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
+from kernelwright.truths import Truths, float64_maker, meanwhile_of, trials_of
 from kernelwright.tune.memory import machine, package_digest, recall, remember
-from kernelwright.verify.certificate import Certificate, default_trials
-from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
-from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.state import float64_copy, redraw, to_float64
+from kernelwright.verify.state import redraw
 from kernelwright.verify.tolerance import Tolerance
 
 REFUSED = "the model with its kernel was not accurate enough"
-_MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once
 #: Of the seconds of a build and check, what the next ones take at least: what float64 said is known.
 SHARE_OF_FIRST = 0.5
 _LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
-_SHARE_OF_MEMORY = 0.05  # that is free, for what is known of each mode
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
 _LATE = "There was no time left to give up less of it."
 _CHECKED = "checked"  # what is kept of a mode of a file: how many trials it passed
 _EARLIER = "{} mode of this very file passed {} trials in an earlier run; {} of them were run again."
-_EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
-_VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
 
 
+#: Modes, their text, and its parts, as `written` gives them.
+File = tuple[list[ModeProgram], str, tuple]
 #: Modes that passed, their text, the module that it is, and their certificates by name.
 Certified = tuple[list[ModeProgram], str, ModuleType, dict[str, Certificate]]
-
-
-class Truths:
-    """What float64 said of the model in each mode, for the next program that is held against it."""
-
-    def __init__(self, device: torch.device) -> None:
-        free = available_memory(device)
-        self.room = 0 if free is None else int(_SHARE_OF_MEMORY * free)
-        self.kept: dict[nn.Module, Kept] = {}
-
-    def of(self, mode: ModeProgram) -> Kept:
-        """What is known of a mode. The model and its float64 copy are made once: they go from mode to mode, where their
-        modules do nothing but note in which mode they are."""
-        kept = self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
-        holder = next((k for k in self.kept.values() if k.model is not None), None)
-        if kept.model is None and holder is not None and holder.model is not None:
-            if taken_into(holder.model, mode.model):
-                kept.take_model(holder)
-                if kept.double is not None:
-                    in_mode_of(kept.double, mode.model)
-            else:  # it is in neither mode as it would be if it were made there
-                holder.model = holder.double = None
-        return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +129,11 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             begun = None
         else:
             passed = {}
+            with stages.stage("generate"):
+                file = written(problem, modes, example, target, device)
             with stages.stage("build"):
-                modes, text, emitted = _fitting(problem, modes, example, target, device, settings)
+                meanwhile = meanwhile_of(problem, modes, settings, stages, known, brief) if spare_processors() else None
+                modes, text, emitted = _fitting(problem, file, example, target, device, settings, meanwhile)
         modes, failures = _checked(problem, modes, text, emitted, certificates, settings, stages, known, brief=brief,
                                    begun=passed)
         if not failures:
@@ -180,7 +160,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             whole = failure.hopeless or late
             if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
                 with stages.stage("verify"):
-                    tolerance = _trials(problem, mode, settings, seconds).tolerance_for(
+                    tolerance = trials_of(problem, mode, settings, seconds).tolerance_for(
                         failure.trial.distribution if failure.trial is not None else AS_GIVEN)
                     culprits[failure] = culprits_of(problem, mode, failure, target, device, settings, tolerance,
                                                     min(until, clock() + seconds),
@@ -210,10 +190,11 @@ def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], cert
     return noted, text, emitted, passed
 
 
-def _fitting(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-             settings: Settings) -> tuple[list[ModeProgram], str, ModuleType]:
-    """The modes built, those without kernels that do not take the example inputs."""
-    modes, text, emitted = built(problem, modes, example, target, device)
+def _fitting(problem: Problem, file: File, example: list[Any], target: str, device: Device, settings: Settings,
+             meanwhile: Callable[[Callable[[], bool]], None] | None = None
+             ) -> tuple[list[ModeProgram], str, ModuleType]:
+    """The modes built, those without kernels that do not take the example inputs. meanwhile: as in :func:`built`."""
+    modes, text, emitted = built(problem, file[0], example, target, device, file, meanwhile)
     misfits = {m.program: reason for m in distinct(modes) if m.plan.kernels and (
         reason := misfit(as_called(m, candidate_of(emitted, problem, m, settings)), example))}
     if not misfits:
@@ -340,16 +321,22 @@ def step_from(mode: ModeProgram, failure: Failure, device: Device, culprits: Cul
     return next(steps_back(mode.captured, device, reason, mode.rewriting, mode.plan, culprits)), found
 
 
-def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device
+def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+          file: File | None = None, meanwhile: Callable[[Callable[[], bool]], None] | None = None
           ) -> tuple[list[ModeProgram], str, ModuleType]:
     """The modes, without kernels that cannot be built, their emitted text, and the module that it is.
 
-    Those of a text that does not compile are looked for a few times; then all kernels go.
+    Those of a text that does not compile are looked for a few times; then all kernels go. file: the modes' as it was
+    written, where it was. meanwhile: called while the first text is compiled, with what tells whether it still is.
     """
     builds = itertools.count()
     while True:
         attempt = next(builds)
-        modes, text, parts = written(problem, modes, example, target, device)
+        modes, text, parts = file or written(problem, modes, example, target, device)
+        file = None
+        if meanwhile is not None and not attempt and (kernels := kernels_of(text)):
+            with built_meanwhile(kernels, target, name_in_file(problem)) as going_on:
+                meanwhile(going_on)
         try:
             with without_device():
                 emitted = load_text(text, problem.name)
@@ -398,46 +385,9 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Sett
                truths: Truths, seconds: float, *, brief: bool, begun: Certificate | None) -> Certificate:
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
     of fewer trials, which are not run again."""
-    make_float64 = (float64_copy if problem.is_instance else
-                    lambda model: to_float64(model_of(problem, mode, settings)))
+    make_float64 = float64_maker(problem, mode, settings)
     with stages.stage("verify"):
         return certify_both(lambda: share_large(model_of(problem, mode, settings), mode.model),
-                            lambda: candidate_of(emitted, problem, mode, settings),
-                            problem.make_inputs, plan=_trials(problem, mode, settings, seconds, brief=brief),
+                            cache(lambda: candidate_of(emitted, problem, mode, settings)),  # one for both
+                            problem.make_inputs, plan=trials_of(problem, mode, settings, seconds, brief=brief),
                             make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode), begun=begun)
-
-
-def _trials(problem: Problem, mode: ModeProgram, settings: Settings, seconds: float, *, brief: bool = False) -> Trials:
-    """What a mode is tried with, and what is asked of it."""
-    # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
-    # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
-    # shown. Which of 0.0 and -0.0 is an extremum is the first that was met, and what is divided by it has its sign.
-    finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
-    informative = {"with Inf"} if finite else set()
-    signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
-    # A product whose terms vanish has the sign of whichever was added last.
-    adds = any(isinstance(s.kernel, Contraction) for s in mode.plan.kernels)
-    if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
-        # So it is where a running product leaves the range of its type: zero times infinity.
-        informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
-    count = 1 if not mode.plan.kernels else RECORDED if brief else None
-    planned = default_trials(settings.seed)[:count]
-    if problem.device.type == "cuda" and any(c.is_truth and not c.waited for c in mode.captured.checks):
-        # Values that the model refuses end in an assertion on the device, which nothing survives.
-        planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
-    return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
-                  # Other values and other parameters are tried whatever the budget: the model's own hide faults.
-                  required=2, budget_seconds=seconds,
-                  tolerance=Tolerance(nonfinite="sign" if signed else "position",
-                                      zeros="any" if not signed else "sums" if adds else "sign"),
-                  informative=frozenset(informative),
-                  # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.
-                  sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
-
-
-def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
-    """Whether float64 on whole inputs would take seconds (CPU) or more memory than the device has (CUDA)."""
-    if device.type == "cpu":
-        return graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS
-    held = sum(node.bytes for node in (*mode.captured.inputs, *mode.captured.outputs) if node is not None)
-    return _VERIFY_COPIES * held > torch.cuda.get_device_properties(device).total_memory

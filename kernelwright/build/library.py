@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from math import inf
+from pathlib import Path
 
 import torch
 
@@ -147,15 +149,39 @@ class BuiltAhead:
             self._changed.wait_for(lambda: not self._begun.keys() & set(names) - self._ended.keys())
         return build_libraries(sources, target, names)
 
+    def goes_on(self) -> bool:
+        """Whether something is being compiled, or still to be."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def stop(self) -> None:
         """Begin no other. Those that have begun go on."""
         self._stopped = True
+
+    def abandon(self) -> None:
+        """Begin no other, and end the compilers of those that have begun, where the system tells which they are."""
+        self.stop()
+        for thread in self._threads:
+            with suppress(OSError, ValueError):
+                started = Path(f"/proc/self/task/{thread.native_id}/children").read_text()
+                for process in started.split():
+                    os.kill(int(process), signal.SIGTERM)
 
     def finish(self) -> None:
         """Begin no other, and wait for those that have begun."""
         self.stop()
         for thread in self._threads:
             thread.join()
+
+
+@contextmanager
+def built_meanwhile(source: str, target: str, name: str) -> Iterator[Callable[[], bool]]:
+    """While the block does something else, a library is compiled for :func:`build_library`, or for a file with this
+    text. The block gets what tells whether that still goes on; after it, it has ended."""
+    ahead = BuiltAhead([(source, name)], target, workers=1)
+    try:
+        yield ahead.goes_on
+    finally:
+        ahead.finish()
 
 
 def build_library(source: str, target: str, name: str = "kernelwright_region") -> ctypes.CDLL:

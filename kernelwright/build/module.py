@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,12 @@ def load_text(text: str, name: str) -> ModuleType:
     if getattr(module, "_kernelwright_details", ""):
         raise build_failure(module._kernelwright_details)
     return module
+
+
+def kernels_of(text: str) -> str:
+    """The kernels' text in an emitted file's; "" where it has none."""
+    found = re.search(r'^_KERNELWRIGHT_SOURCE = r"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
 
 
 def build_failure(messages: str) -> BuildFailed | FolderFull:

@@ -138,6 +138,77 @@ def certify(
         return _certify(make_model, make_candidate, make_inputs, plan, make_float64, kept or Kept(), begun, started)
 
 
+def look_ahead(
+    make_model: Callable[[], nn.Module],
+    make_inputs: Callable[[int], Sequence[Any]],
+    plan: Plan,
+    kept: Kept,
+    going_on: Callable[[], bool],
+    make_float64: Callable[[nn.Module], nn.Module] = float64_copy,
+) -> None:
+    """Find what a certification under ``plan`` holds a candidate against, before there is one; ``kept`` gets it.
+
+    going_on: asked before each trial whether there is time for it. Arguments are otherwise those of `certify`. A model
+    that builds parts in its calls, or raises, leaves nothing: its certification looks at it from the beginning. Raises
+    what ``make_model`` and ``make_inputs`` raise, and what `is_out_of_memory` accepts.
+    """
+    if plan.unchanged or not kept.truth_bytes or not going_on():
+        return
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices), others_kept():
+        model = kept.model = make_model() if kept.model is None else kept.model
+        if kept.rebuilds(model):
+            return
+        bench = _bench(model, model, plan, make_inputs, make_float64, kept)
+        try:
+            for trial_plan in plan.trials:
+                if not going_on():
+                    break
+                bench.look_ahead(trial_plan)
+        except BaseException:
+            kept.leave_model()
+            raise
+        if kept.rebuilds(model):
+            kept.leave_model()
+        else:
+            bench.original.apply(model)
+
+
+def _bench(
+    model: nn.Module,
+    candidate: nn.Module,
+    plan: Plan,
+    make_inputs: Callable[[int], Sequence[Any]],
+    make_float64: Callable[[nn.Module], nn.Module],
+    kept: Kept,
+) -> Bench:
+    """What trials run on; what ``kept`` lacks of the model for that is made."""
+    if kept.original is None:
+        kept.original = State.of(model)
+    if kept.double is None and not kept.without_double and not plan.unchanged:
+        # A model that cannot be copied is compared in strict float32, and the trial says so.
+        try:
+            kept.double = make_float64(model)
+        except Exception as error:
+            kept.without_double = f"the model cannot be copied to float64 ({first_line(error)})"
+    return Bench(
+        model,
+        candidate,
+        kept.double,
+        kept.original,
+        make_inputs,
+        plan.tolerance,
+        plan.tolerance_for("normal"),
+        plan.sample_axis0,
+        plan.batched_arguments,
+        plan.poison,
+        plan.unchanged,
+        kept,
+        plan.recording,
+        plan.lenient,
+    )
+
+
 def _certify(
     make_model: Callable[[], nn.Module],
     make_candidate: Callable[[], nn.Module],
@@ -158,35 +229,12 @@ def _certify(
     if kept.rebuilds(model):  # the candidate has not made the call in which that was done
         with suppress(Exception), torch.no_grad():  # trials show what it raises
             candidate(*make_inputs(plan.trials[0].seed))
-    if kept.original is None:
-        kept.original = State.of(model)
-    if kept.double is None and not kept.without_double and not plan.unchanged:
-        # A model that cannot be copied is compared in strict float32, and the trial says so.
-        try:
-            kept.double = make_float64(model)
-        except Exception as error:
-            kept.without_double = f"the model cannot be copied to float64 ({first_line(error)})"
-    original = kept.original
+    bench = _bench(model, candidate, plan, make_inputs, make_float64, kept)
+    original = bench.original
     state_problems = _state_problems(model, candidate, original)
     why = []
     if state_problems and plan.require_state:
         why.append("the model's state does not fit the candidate: " + "; ".join(state_problems[:3]) + ".")
-    bench = Bench(
-        model,
-        candidate,
-        kept.double,
-        original,
-        make_inputs,
-        plan.tolerance,
-        plan.tolerance_for("normal"),
-        plan.sample_axis0,
-        plan.batched_arguments,
-        plan.poison,
-        plan.unchanged,
-        kept,
-        plan.recording,
-        plan.lenient,
-    )
     trials: list[Trial] = list(begun.trials) if begun is not None else []
     done = {trial.plan for trial in trials}
     skipped: list[Skipped] = [s for s in begun.skipped if s.plan in done] if begun is not None else []

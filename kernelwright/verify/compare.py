@@ -76,6 +76,24 @@ def taken_as_equal(eager: Any, root: str = "output") -> Comparison:
         for path, leaf in flatten(eager, root).items()))
 
 
+def compare_changed(
+    candidate: Mapping[str, Any],
+    eager: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    *,
+    tolerance: Tolerance | None = None,
+    root: str,
+    moved: Mapping[str, Sequence[Statistics]] | None = None,
+) -> Comparison:
+    """`compare` of entries of the same names; those that hold eager's bits are not measured."""
+    same = {name: value for name, value in eager.items() if equal_bits(candidate[name], value)}
+    others = {name: value for name, value in eager.items() if name not in same}
+    taken = taken_as_equal(same, root)
+    found = compare({name: candidate[name] for name in others}, others, {name: reference[name] for name in others},
+                    tolerance=tolerance, root=root, moved=moved)
+    return Comparison(found.passed, (*taken.outputs, *found.outputs), found.structure)
+
+
 def compare_with_eager(
     candidate: Any,
     eager: Any,

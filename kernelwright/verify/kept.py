@@ -76,6 +76,12 @@ class Kept:
         self.original, self.classes, self.rebuilt = other.original, other.classes, other.rebuilt
         other.model = other.double = None
 
+    def leave_model(self) -> None:
+        """Let go of the model and of all that was found out about it, as if nothing had been made."""
+        self.forget()
+        self.model = self.double = self.original = self.narrowings = self.classes = None
+        self.without_double, self.rebuilt, self.separate = "", False, False
+
     def truth(self, plan: TrialPlan, given: Any) -> Reference | None:
         """The truth about a trial in which eager gave ``given`` (outputs, state and arguments); None if unknown."""
         known = self.truths.get(plan)

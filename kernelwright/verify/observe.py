@@ -30,7 +30,7 @@ class Called:
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Whether two nested values are equal bit by bit (NaN equals NaN of the same bits)."""
+    """Whether two nested values are equal bit by bit: NaN equals NaN of the same bits, and 0.0 is not -0.0."""
     lefts, rights = flatten(left), flatten(right)
     if lefts.keys() != rights.keys():
         return False
@@ -48,19 +48,18 @@ def identical(left: Any, right: Any) -> bool:
             if a.layout is not b.layout or not identical(a.to_dense(), b.to_dense()):
                 return False
             continue
-        if a.dtype is not torch.complex32 and torch.equal(a, b):  # for which PyTorch has no comparison
-            continue
-        if not a.dtype.is_floating_point and not a.dtype.is_complex:
-            return False
-        if not torch.equal(_bits(a), _bits(b)):  # only NaN can make these equal
+        if not torch.equal(_bits(a), _bits(b)):
             return False
     return True
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().contiguous().flatten()
-    flat = torch.view_as_real(flat) if flat.is_complex() else flat
-    return flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+    """The elements as integers, which compare by all of their bits."""
+    if tensor.dtype is torch.bool or tensor.is_quantized:
+        return tensor
+    real = tensor.detach().resolve_conj().resolve_neg()
+    real = torch.view_as_real(real) if real.is_complex() else real
+    return real.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()])
 
 
 def call(module: nn.Module, arguments: Sequence[Any], *, recording: bool = False) -> Called:

@@ -14,7 +14,7 @@ from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import classes_of
 from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen, with_choices_of
-from kernelwright.verify.compare import compare, compare_with_eager
+from kernelwright.verify.compare import compare, compare_changed, compare_with_eager
 from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
 from kernelwright.verify.flatten import clone_tensors, tensors_of
@@ -84,9 +84,7 @@ class Bench:
     def run(self, plan: TrialPlan, *, repeats: int, gates: bool) -> Trial | Refused:
         """Run one trial with ``repeats`` further candidate calls that must give the same bits."""
         started = clock()
-        self.original.apply(self.eager)
-        if plan.redrawn_parameters:
-            redraw(self.eager, plan.seed)
+        self._into_state_of(plan)
         unfit = State.of(self.eager, owned=False).apply(self.candidate) if plan.redrawn_parameters else ()
         if unfit:
             return Refused("changed parameters cannot be copied by name: " + "; ".join(unfit[:3]))
@@ -126,6 +124,19 @@ class Bench:
             tuple(problems.values()),
             tuple(noted.values()),
         )
+
+    def look_ahead(self, plan: TrialPlan) -> None:
+        """Find and keep the truth about a trial before there is a candidate that is held against it."""
+        self._into_state_of(plan)
+        model = self._by_model(plan)
+        if model.called.error is None:
+            self._truth(plan, model, self._entries(plan, model))
+
+    def _into_state_of(self, plan: TrialPlan) -> None:
+        """Put the model into the state in which a trial calls it."""
+        self.original.apply(self.eager)
+        if plan.redrawn_parameters:
+            redraw(self.eager, plan.seed)
 
     def _both_raise(self, plan: TrialPlan, model: ByModel, gates: bool, started: float) -> Trial | Refused:
         """A trial on inputs on which the model raises: so must the candidate, an exception of the same class."""
@@ -265,6 +276,24 @@ class Bench:
         after.apply(self.eager)
         return varies
 
+    def _entries(self, plan: TrialPlan, model: ByModel) -> torch.Tensor | None:
+        """The batch entries that float64 runs; None for all."""
+        if not self.sample_axis0:
+            return None
+        batched = batched_inputs(model.inputs, self.batched_arguments)
+        return sampled_entries(model.inputs, batched, model.called.outputs, plan.seed)
+
+    def _truth(self, plan: TrialPlan, model: ByModel, entries: torch.Tensor | None) -> Reference:
+        """What is held to be true of the model's call of a trial, after which its state is still as the call left it;
+        kept for other candidates, and for the other gradient mode where that gives the same bits."""
+        if model.reference is None:
+            given = [model.called.outputs, State.of(self.eager, parameters=False).tracked(), model.arguments]
+            model.reference = self.kept.truth(plan, given) or self._reference(
+                model, plan.seed, entries, DISTRIBUTIONS[plan.distribution].extreme)
+            self.kept.keep_truth(plan, given, model, self.eager)
+            self.kept.keep(plan, model, self.eager)
+        return model.reference
+
     def _reference(self, model: ByModel, seed: int, entries: torch.Tensor | None, extreme: bool) -> Reference:
         outputs = model.called.outputs
         if self.unchanged:
@@ -281,17 +310,8 @@ class Bench:
         inputs, arguments, by_eager = model.inputs, model.arguments, model.called
         tolerance = self.given_tolerance if plan.distribution == AS_GIVEN else self.derived_tolerance
         eager_state = State.of(self.eager, parameters=False).tracked()
-        entries = None
-        if self.sample_axis0:
-            batched = batched_inputs(inputs, self.batched_arguments)
-            entries = sampled_entries(inputs, batched, by_eager.outputs, plan.seed)
-        reference = model.reference
-        if reference is None:
-            given = [by_eager.outputs, eager_state, arguments]
-            reference = model.reference = self.kept.truth(plan, given) or self._reference(
-                model, plan.seed, entries, DISTRIBUTIONS[plan.distribution].extreme)
-            self.kept.keep_truth(plan, given, model, self.eager)
-            self.kept.keep(plan, model, self.eager)
+        entries = self._entries(plan, model)
+        reference = self._truth(plan, model, entries)
         # State: buffers, plain attributes and those inputs that the model changes.
         wanted: dict[str, Any] = {}
         before = model.before.tracked()
@@ -323,7 +343,7 @@ class Bench:
             if entries is not None:
                 whole = compare_with_eager(all_own, full, sample, tolerance=tolerance)
             if wanted:
-                state = compare(got, wanted, expected, tolerance=tolerance, root="state", moved=moved.state)
+                state = compare_changed(got, wanted, expected, tolerance=tolerance, root="state", moved=moved.state)
             return sample, whole, state
 
         found = compared(Moved())

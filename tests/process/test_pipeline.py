@@ -17,7 +17,7 @@ from schemas import assert_fits
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, errors, pipeline, programs, selection, tuned, verified
+from kernelwright import emulated, errors, pipeline, programs, selection, truths, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.report import as_json, render_explanation, render_text
@@ -297,7 +297,7 @@ def test_float64_of_what_fills_a_gpu_takes_a_few_entries(monkeypatch):
     for memory, dear in ((1700, True), (1800, False)):
         properties = SimpleNamespace(total_memory=memory)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, p=properties: p)
-        assert verified._float64_is_dear(mode, torch.device("cuda")) is dear
+        assert truths._float64_is_dear(mode, torch.device("cuda")) is dear
 
 
 class Block(nn.Module):

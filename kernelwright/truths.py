@@ -1,0 +1,130 @@
+"""What modes are held against: the trials of a certification, and what float64 said of the model in them, which is
+found while compilers run where processors are to spare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from kernelwright.algebra.rule import Exactness
+from kernelwright.capture.batch import batch_independent
+from kernelwright.modes import ModeProgram, distinct
+from kernelwright.plan.contraction.record import Contraction
+from kernelwright.plan.kernels import Scan
+from kernelwright.problem import Problem
+from kernelwright.problem.memory import available_memory, release
+from kernelwright.problem.state import in_mode_of, taken_into
+from kernelwright.programs import Stages, model_of, share_large
+from kernelwright.roofline.cost import graph_work
+from kernelwright.settings import Settings
+from kernelwright.timing.baselines import import_compiler
+from kernelwright.verify.certificate import Plan as Trials
+from kernelwright.verify.certificate import default_trials, look_ahead
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.kept import Kept
+from kernelwright.verify.modes import RECORDED
+from kernelwright.verify.state import float64_copy, to_float64
+from kernelwright.verify.tolerance import Tolerance
+
+_MANY_OPERATIONS = 10**10  # a second or so in float64 on a few cores
+_SHARE_OF_MEMORY = 0.05  # that is free, for what is known of each mode
+_EXTREMA = ("amax", "amin", "max_pool", "cummax", "cummin")
+_VERIFY_COPIES = 11  # of inputs and outputs that a trial holds at once, float64 counted twice (measured: nearly 10)
+
+
+class Truths:
+    """What float64 said of the model in each mode, for the next program that is held against it."""
+
+    def __init__(self, device: torch.device) -> None:
+        free = available_memory(device)
+        self.room = 0 if free is None else int(_SHARE_OF_MEMORY * free)
+        self.kept: dict[nn.Module, Kept] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been asked of it yet."""
+        return not self.kept
+
+    def of(self, mode: ModeProgram) -> Kept:
+        """What is known of a mode. The model and its float64 copy are made once: they go from mode to mode, where their
+        modules do nothing but note in which mode they are."""
+        kept = self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
+        holder = next((k for k in self.kept.values() if k.model is not None), None)
+        if kept.model is None and holder is not None and holder.model is not None:
+            if taken_into(holder.model, mode.model):
+                kept.take_model(holder)
+                if kept.double is not None:
+                    in_mode_of(kept.double, mode.model)
+            else:  # it is in neither mode as it would be if it were made there
+                holder.model = holder.double = None
+        return kept
+
+
+def meanwhile_of(problem: Problem, modes: list[ModeProgram], settings: Settings, stages: Stages, truths: Truths,
+                 brief: bool) -> Callable[[Callable[[], bool]], None] | None:
+    """What of the rest of a run is done while compilers have their processors: at first what modes are held against is
+    found, later the compiler of others is imported."""
+    if truths.is_empty:
+        return partial(_look_ahead, problem, distinct(modes), settings, stages, truths, brief)
+    return (lambda going_on: import_compiler() if going_on() else None) if settings.baselines != "none" else None
+
+
+def _look_ahead(problem: Problem, modes: Sequence[ModeProgram], settings: Settings, stages: Stages, truths: Truths,
+                brief: bool, going_on: Callable[[], bool]) -> None:
+    """Find what modes will be held against, as long as ``going_on`` says so. What fails is left to the certificates."""
+    for mode in modes:
+        plan = replace(trials_of(problem, mode, settings, stages.budget.share("verify"), brief=brief),
+                       recording=mode.recordings == (True,))
+        kept = truths.of(mode)
+        try:
+            look_ahead(lambda mode=mode: share_large(model_of(problem, mode, settings), mode.model),
+                       problem.make_inputs, plan, kept, going_on, float64_maker(problem, mode, settings))
+        except Exception:
+            kept.leave_model()
+            release()
+
+
+def float64_maker(problem: Problem, mode: ModeProgram, settings: Settings) -> Callable[[nn.Module], nn.Module]:
+    """What makes the float64 copy of a mode's model."""
+    return float64_copy if problem.is_instance else lambda model: to_float64(model_of(problem, mode, settings))
+
+
+def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: float, *, brief: bool = False
+              ) -> Trials:
+    """What a mode is tried with, and what is asked of it."""
+    # Which of Inf and NaN comes of infinite terms depends on the order of a sum, in PyTorch as well: they
+    # must stand where eager's stand. Where products were exchanged even that may differ, and so may signs: it is
+    # shown. Which of 0.0 and -0.0 is an extremum is the first that was met, and what is divided by it has its sign.
+    finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
+    informative = {"with Inf"} if finite else set()
+    signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
+    # A product whose terms vanish has the sign of whichever was added last.
+    adds = any(isinstance(s.kernel, Contraction) for s in mode.plan.kernels)
+    if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
+        # So it is where a running product leaves the range of its type: zero times infinity.
+        informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
+    count = 1 if not mode.plan.kernels else RECORDED if brief else None
+    planned = default_trials(settings.seed)[:count]
+    if problem.device.type == "cuda" and any(c.is_truth and not c.waited for c in mode.captured.checks):
+        # Values that the model refuses end in an assertion on the device, which nothing survives.
+        planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
+    return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
+                  # Other values and other parameters are tried whatever the budget: the model's own hide faults.
+                  required=2, budget_seconds=seconds,
+                  tolerance=Tolerance(nonfinite="sign" if signed else "position",
+                                      zeros="any" if not signed else "sums" if adds else "sign"),
+                  informative=frozenset(informative),
+                  # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.
+                  sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
+
+
+def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:
+    """Whether float64 on whole inputs would take seconds (CPU) or more memory than the device has (CUDA)."""
+    if device.type == "cpu":
+        return graph_work(mode.captured.roots()).operations > _MANY_OPERATIONS
+    held = sum(node.bytes for node in (*mode.captured.inputs, *mode.captured.outputs) if node is not None)
+    return _VERIFY_COPIES * held > torch.cuda.get_device_properties(device).total_memory
