@@ -73,11 +73,14 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}
         same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]
         tuning.settled |= {m.name for m, p in zip(modes, same, strict=True) if p is None}  # what stepped back goes on
-        better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)],
-                              max(budget.share("tune"), _LEAST_TUNING * budget.until_end()))
+        seconds = max(budget.share("tune"), _LEAST_TUNING * budget.until_end())
+        # What is known was asked at first: without time nothing is added to it.
+        better, other = modes, text
+        if seconds:
+            better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], seconds)
+            better, other, _ = written(problem, better, example, target, device)
         budget.done("tune")
         untried = tuning.untried
-        better, other, _ = written(problem, better, example, target, device)
         if other == text:  # it stays as it is, and gets its other trials
             modes, text, emitted, certificates = certified(better, begun=first)
         elif budget.until_end() >= SHARE_OF_FIRST * took:  # a better file before the baselines of others
@@ -104,6 +107,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     if not alone:  # what others compile takes its time: beside programs that stay
         budget.baselines_begin()
         slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True)
+    tuning.leave_building()
     if slower:
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]
         with stages.stage("build"):

@@ -44,6 +44,9 @@ _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
 _PROGRAMS = "programs"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
+# The share of a run that must be left for contractions to be compiled while the first file is built and checked: where
+# less is, nothing of them would be measured, and that file waits for the processors.
+_LEAST_AHEAD = 1 / 3
 # The share of a run, and the most seconds, in which convolutions alone are timed in both memory orders before anything
 # is built.
 _OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
@@ -69,20 +72,27 @@ class Tuning:
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
         with many processors, of which a build or a check of one file leaves most idle."""
-        count = spare_processors()
-        if not self._may_contract() or not self.stages.budget.measures or not count or not can_fork():
+        count, budget = spare_processors(), self.stages.budget
+        if not self._may_contract() or not budget.measures or not count or not can_fork() \
+                or budget.until_end() < _LEAST_AHEAD * budget.seconds:
             return
         try:
             calls: dict[str, Callable[[], contractions.Candidates]] = {}
             for mode in distinct(modes):
                 calls |= contractions.to_try(
                     mode.plan.graph, mode.captured, _kept_anyway(mode), self.problem.device, self.device,
-                    self.stages.budget, self.plans, strict=self.settings.precision == "strict")
+                    budget, self.plans, strict=self.settings.precision == "strict")
             self.found = TextsAhead(calls, self.plans, max(1, count // 2))
             self.ahead = BuiltAhead(self.found, self.target)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise
+
+    def leave_building(self) -> None:
+        """Let nothing else be compiled ahead, and wait for nothing of it: the run ends."""
+        self.stop_building()
+        if self.ahead is not None:
+            self.ahead.abandon()
 
     def stop_building(self) -> None:
         """Let nothing else be compiled ahead."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -184,3 +186,47 @@ def test_what_there_was_no_time_for_is_compiled_ahead(tmp_path, monkeypatch):
     tuning.build_ahead(modes)
     tuning.build_ahead(late)
     assert len(keys[0]) >= 2 and keys[0] == keys[1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells which compilers a thread has begun")
+def test_the_end_of_a_run_waits_for_no_compiler(monkeypatch):
+    begun = threading.Event()
+
+    def compiles(source, target, name):
+        with subprocess.Popen(["sleep", "600"]) as compiler:
+            begun.set()
+            if compiler.wait():
+                raise BuildFailed("ended")
+
+    monkeypatch.setattr(library, "build_library", compiles)
+    ahead = BuiltAhead([("a", "first"), ("b", "second")], "cpp", workers=1)
+    assert begun.wait(60) and ahead.goes_on()
+    ahead.abandon()
+    for thread in ahead._threads:
+        thread.join(60)
+    assert not ahead.goes_on() and not ahead.there
+
+
+def test_contractions_are_compiled_ahead_where_time_is_left_for_them(tmp_path, monkeypatch):
+    """With less, nothing of them would be measured, and the first file would wait for their compilers."""
+    path = write_problem(tmp_path, "product", """
+        class Model(nn.Module):
+            def forward(self, x, y):
+                return torch.tanh(x @ y)
+
+        def get_inputs():
+            return [torch.randn(512, 512), torch.randn(512, 512)]
+    """)
+    problem = load_problem(path)
+    example = list(problem.make_inputs(0))
+    settings = Settings(target="cuda", contractions="measured")
+    monkeypatch.setattr(tuned, "spare_processors", lambda: 2)
+    monkeypatch.setattr(tuned, "BuiltAhead", lambda texts, target: texts)
+    for spent, ahead in ((0.0, True), (25.0, False)):
+        stages = Stages(Progress(), budget_of("quick", baselines="none", spent=spent))
+        modes = understand(problem, example, H200, settings, Stages(Progress()))[0]
+        tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages)
+        tuning.build_ahead(modes)
+        assert (tuning.ahead is not None) is ahead
+        if tuning.found is not None:
+            tuning.found.stop()
