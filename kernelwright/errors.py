@@ -286,9 +286,9 @@ class StateNotPlain(KernelwrightError):
 class DataDependentControlFlow(KernelwrightError):
     """A branch, loop or shape depends on the values in a tensor, in every mode of the model.
 
-    Such a program is not one graph. Shapes, Python numbers and the values of buffers of one element may decide; other
-    values may not. Where one mode does so, it stays as it is, and the others are served; so does a submodule that
-    decides.
+    Such a program is not one graph. Shapes, Python numbers, the values of buffers of one element and what is made of
+    inputs of whole numbers and truth values (lengths, masks) may decide; other values may not. Where one mode does so,
+    it stays as it is, and the others are served; so does a submodule that decides.
     """
 
     code = "KW201"

@@ -275,7 +275,8 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     if isinstance(plain, Graph) and isinstance(recorded, Graph):
         kept = [[(r.given, r.strides) for r in graph.results] for graph in (plain, recorded)]
         return (render(plain) == render(recorded) and plain.structure == recorded.structure
-                and plain.asks == recorded.asks and plain.decided == recorded.decided and kept[0] == kept[1])
+                and plain.asks == recorded.asks and plain.decided == recorded.decided
+                and plain.asked_of_inputs == recorded.asked_of_inputs and kept[0] == kept[1])
     return type(plain) is type(recorded) and str(plain) == str(recorded)
 
 

@@ -3,21 +3,25 @@ found while compilers run where processors are to spare."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.batch import batch_independent
+from kernelwright.capture.forms import flat
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import Scan
 from kernelwright.problem import Problem
+from kernelwright.problem.arguments import received
 from kernelwright.problem.memory import available_memory, release
-from kernelwright.problem.state import in_mode_of, taken_into
+from kernelwright.problem.state import in_mode_of, taken_into, told_modes
 from kernelwright.programs import Stages, model_of, share_large
 from kernelwright.roofline.cost import graph_work
 from kernelwright.settings import Settings
@@ -25,6 +29,7 @@ from kernelwright.timing.baselines import import_compiler
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials, look_ahead
 from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED
 from kernelwright.verify.state import float64_copy, to_float64
@@ -75,17 +80,35 @@ def meanwhile_of(problem: Problem, modes: list[ModeProgram], settings: Settings,
 
 def _look_ahead(problem: Problem, modes: Sequence[ModeProgram], settings: Settings, stages: Stages, truths: Truths,
                 brief: bool, going_on: Callable[[], bool]) -> None:
-    """Find what modes will be held against, as long as ``going_on`` says so. What fails is left to the certificates."""
-    for mode in modes:
+    """Find what modes will be held against, as long as ``going_on`` says so. What fails is left to the certificates,
+    and so are further modes of a model that does something of its own in one."""
+    for mode in modes[:1] if told_modes(modes[0].model) else modes:
         plan = replace(trials_of(problem, mode, settings, stages.budget.share("verify"), brief=brief),
                        recording=mode.recordings == (True,))
         kept = truths.of(mode)
         try:
             look_ahead(lambda mode=mode: share_large(model_of(problem, mode, settings), mode.model),
-                       problem.make_inputs, plan, kept, going_on, float64_maker(problem, mode, settings))
+                       inputs_of(problem, mode, settings), plan, kept, going_on, float64_maker(problem, mode, settings))
         except Exception:
             kept.leave_model()
             release()
+
+
+def inputs_of(problem: Problem, mode: ModeProgram, settings: Settings) -> Callable[[int], list[Any]]:
+    """What makes a mode's inputs from a seed. Where its forward decides by values of inputs, these are the example's:
+    with others the original computation would run, and nothing be tried."""
+    places = {int(place) for text, _ in mode.captured.asked_of_inputs for place in re.findall(r"inputs\[(\d+)\]", text)}
+    if not places:
+        return problem.make_inputs
+    example = list(problem.make_inputs(settings.seed))
+    tensors = [value for value in flat(received(mode.model, example))[0] if isinstance(value, torch.Tensor)]
+    chosen = {id(tensors[place]) for place in places}
+    fixed = {path: leaf for path, leaf in flatten(example).items() if id(leaf) in chosen}
+
+    def make_inputs(seed: int) -> list[Any]:
+        return map_paths(list(problem.make_inputs(seed)), lambda path, t: fixed[path].clone() if path in fixed else t)
+
+    return make_inputs
 
 
 def float64_maker(problem: Problem, mode: ModeProgram, settings: Settings) -> Callable[[nn.Module], nn.Module]:

@@ -53,7 +53,7 @@ from kernelwright.programs import (
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.truths import Truths, float64_maker, meanwhile_of, trials_of
+from kernelwright.truths import Truths, float64_maker, inputs_of, meanwhile_of, trials_of
 from kernelwright.tune.memory import machine, package_digest, recall, remember
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
@@ -300,7 +300,8 @@ def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: s
         model = model_of(problem, mode, settings)
         if failure.trial.redrawn_parameters:
             redraw(model, seed)
-        given = DISTRIBUTIONS[failure.trial.distribution].apply(list((make_inputs or problem.make_inputs)(seed)), seed)
+        given = DISTRIBUTIONS[failure.trial.distribution].apply(
+            list((make_inputs or inputs_of(problem, mode, settings))(seed)), seed)
         values = values_of(model, mode.captured, given)
         if rules := rules_at_fault(mode.captured, mode.rewriting, device, values, problem.device, tolerance, until):
             return Culprits(rules=tuple(rules))
@@ -387,7 +388,8 @@ def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Sett
     of fewer trials, which are not run again."""
     make_float64 = float64_maker(problem, mode, settings)
     with stages.stage("verify"):
+        plan = trials_of(problem, mode, settings, seconds, brief=brief)
         return certify_both(lambda: share_large(model_of(problem, mode, settings), mode.model),
                             cache(lambda: candidate_of(emitted, problem, mode, settings)),  # one for both
-                            problem.make_inputs, plan=trials_of(problem, mode, settings, seconds, brief=brief),
-                            make_float64=make_float64, recordings=mode.recordings, kept=truths.of(mode), begun=begun)
+                            inputs_of(problem, mode, settings), plan=plan, make_float64=make_float64,
+                            recordings=mode.recordings, kept=truths.of(mode), begun=begun)

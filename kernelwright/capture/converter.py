@@ -37,7 +37,7 @@ from kernelwright.capture.nodes import item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
-from kernelwright.capture.tracing import ASKED, UPDATING, name_of
+from kernelwright.capture.tracing import UPDATING, name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
@@ -53,6 +53,7 @@ from kernelwright.capture.values import (
     template_of,
     tuples,
 )
+from kernelwright.capture.values_asked import ASKED
 from kernelwright.containers import renumbered
 from kernelwright.ir.graph import (
     BufferUpdate,
@@ -265,8 +266,7 @@ class Converter:
         if writes(node):
             return self._in_place(node, target, arguments, origin)
         if target.startswith("_assert_async."):
-            asked = arguments.get("assert_msg") == ASKED
-            self.checks.append(Check(truth(arguments["self"]), waited=asked))
+            self.checks.append(Check(truth(arguments["self"]), waited=arguments.get("assert_msg") == ASKED))
             return None
         if not node.users and not _lasts(node.target, arguments) and not may_refuse(target):
             return None

@@ -22,10 +22,10 @@ import torch
 from torch.export.graph_signature import OutputKind
 
 from kernelwright import errors
-from kernelwright.capture import tracing
+from kernelwright.capture import tracing, values_asked
 from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.deciding import Deciding
-from kernelwright.capture.forms import plain_call
+from kernelwright.capture.forms import flat, plain_call
 from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import drawing, look_at, mark, module_of
 from kernelwright.capture.tracing import (
@@ -35,7 +35,6 @@ from kernelwright.capture.tracing import (
     bound_questions,
     modes_asked,
     traceable,
-    values_read,
     without_scopes,
 )
 from kernelwright.capture.values import BuildsParts
@@ -45,7 +44,7 @@ from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import unsupported
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import classes_of
+from kernelwright.problem.state import classes_of, told_modes
 
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
@@ -84,12 +83,12 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     values: list[str] = []
     drawn: list[str] = []
     moved: list[str] = []
-    deciding = Deciding(work)
+    deciding = Deciding(work, flat(arguments)[0])
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
-                random_states_kept(drawn), values_read(values, deciding), outside_kept(outside, moved), \
+                random_states_kept(drawn), values_asked.values_read(values, deciding), outside_kept(outside, moved), \
                 modes_asked(work, questions):
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
@@ -106,8 +105,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if asked or left or bound_questions():
         questions.gradients = True
     questions.others = questions.others or bool(left)
-    questions.told |= {path for path, module in work.named_modules() if type(module).train is not torch.nn.Module.train
-                       or type(module).eval is not torch.nn.Module.eval}
+    questions.told |= told_modes(work)
     after = plain_state(work)
     if drawn or (drawn := draws_of_its_own(before, after)):
         place = drawing(fresh() if fresh is not None else copy.deepcopy(model), copy.deepcopy(list(inputs)), recording)
@@ -134,7 +132,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     graph = Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
                                                           asks=asks)
-    return replace(graph, decided=tuple(sorted(deciding.found.items())))
+    return replace(graph, decided=tuple(sorted(deciding.found.items())),
+                   asked_of_inputs=tuple(deciding.asked.items()))
 
 
 def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:
@@ -190,7 +189,7 @@ def _explain(error: Exception, model: torch.nn.Module, inputs: Sequence[Any], at
 def _inside_library(error: Exception) -> str:
     """The function of PyTorch's own layers, losses or distributions that decides by a value; "" for the user's code."""
     frames = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_tb(error.__traceback__)
-              if f.f_code.co_filename != tracing.__file__]
+              if f.f_code.co_filename not in (tracing.__file__, values_asked.__file__)]
     own = max((i for i, (file, _) in enumerate(frames) if not file.startswith(tracing.TORCH)), default=len(frames))
     return next((_called(file, name) for file, name in frames[:own:-1]
                  if file.startswith(LIBRARY) and not file.endswith("/modules/module.py")),

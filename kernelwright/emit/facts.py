@@ -32,7 +32,7 @@ exec(compile(forms_text(), "<kernelwright forms>", "exec"), _forms)
 OPTIONAL = {
     "OTHER_MODE": {"other_mode": "()"}, "NESTED": {"nested": "None", "keywords": "()"}, "RETURNED": {"returned": "()"},
     "UPDATED": {"updated": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"}, "ASKED": {"asked": "None"},
-    "DECIDED": {"decided": "()"},
+    "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
 }
@@ -240,6 +240,11 @@ def _returned(plan: Plan) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def _of_inputs_text(plan: Plan) -> str:
+    rows = [f"(lambda inputs: {text}, {value!r})" for text, value in plan.graph.asked_of_inputs]
+    return f"({', '.join(rows)},)" if rows else "()"
+
+
 def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> list[tuple[str, str]]:
     """The entries of a plan's table of facts, as (key, text).
 
@@ -249,7 +254,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
-    graph, where that matters. decided: buffers by whose values the forward decides, and these. results, computed: see
+    graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: functions of
+    the tensors among the inputs by whose values it decides, and these. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
     """
     values, structure = flat(received(model, inputs))
@@ -277,6 +283,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
             ("structure", structure_text(plan.graph.structure, model)), ("random", repr(drawn)),
             ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("decided", literal(plan.graph.decided)),
+            ("of_inputs", _of_inputs_text(plan)),
             ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
             ("given", f"_kernelwright_{mode}_given" if given else "None")]

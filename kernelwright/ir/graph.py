@@ -72,6 +72,7 @@ class Graph:
         PyTorch refuses that they require gradients.
     checks: what tells that the model raises an error for the values that it was given.
     decided: buffers of one element, by whose values the forward decides, and these values.
+    asked_of_inputs: expressions of the tensors among the ``inputs`` by whose values the forward decides, and these.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -85,6 +86,7 @@ class Graph:
     asks: frozenset[Given] = frozenset()
     checks: tuple[Check, ...] = ()
     decided: tuple[tuple[str, bool | int | float], ...] = ()
+    asked_of_inputs: tuple[tuple[str, Any], ...] = ()
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:

@@ -130,6 +130,12 @@ def same(a: Any, b: Any) -> bool:
     return a is b or a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
 
 
+def told_modes(model: nn.Module) -> set[str]:
+    """Paths of modules that do something of their own when they are put into a mode."""
+    return {path for path, module in model.named_modules() if type(module).train is not nn.Module.train
+            or type(module).eval is not nn.Module.eval}
+
+
 def taken_into(model: nn.Module, other: nn.Module) -> bool:
     """Put ``model`` into the mode of ``other``, and say whether it then is as that one, but for parameters and buffers:
     a module may do something of its own when it is told a mode."""

@@ -1,4 +1,5 @@
-"""Forwards that decide by the values of the model's own buffers: served as long as these are what they were."""
+"""Forwards that decide by the values of the model's own buffers, or of inputs of whole numbers: served as long as these
+are what they were."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from kernelwright.capture.values import NotCapturable
 from kernelwright.errors import DataDependentControlFlow
 from kernelwright.fuzz.product import Made, make
 from kernelwright.problem import load_problem
-from kernelwright.programs import new_model
+from kernelwright.programs import Stages, new_model, understand
+from kernelwright.progress import Progress
+from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.settings import Settings
+from kernelwright.truths import inputs_of
 
 #: A convolution that keeps its sizes in buffers, as those of audio codecs do.
 _PADDED = """\
@@ -93,3 +98,85 @@ def test_what_a_forward_counts_stays_with_pytorch(tmp_path: Path):
     made = make(path)
     assert not made.differences() and made.runs_kernels()
     assert any("inner stays with PyTorch" in note for note in made.notes), made.notes
+
+
+_LENGTHS = "torch.randn(3, 9, 4), torch.tensor([5, 7, 2])"
+_MASKED = "return x[:, :mask.shape[1]].tanh().masked_fill(~mask[..., None], 0) * 2"
+#: Forwards of x and whole numbers or truth values, and other ones of the same form.
+BY_INPUTS = {
+    "the longest": (Case(0, "x, lengths", "n = int(lengths.max())\nmask = torch.arange(n)[None] < lengths[:, None]\n"
+                         + _MASKED, _LENGTHS), "torch.tensor([5, 4, 2])"),
+    "an item": (Case(0, "x, lengths", "return x[:, :torch.max(lengths + 1).item()].tanh() * 2", _LENGTHS),
+                "torch.tensor([1, 4, 2])"),
+    "a range of a tensor": (
+        Case(0, "x, lengths", "mask = torch.arange(lengths.max())[None] < lengths[:, None]\n" + _MASKED, _LENGTHS),
+        "torch.tensor([8, 4, 2])"),
+    "the end of a slice": (Case(0, "x, lengths", "return x[:, :lengths.max()].tanh() * 2", _LENGTHS),
+                           "torch.tensor([8, 4, 2])"),
+    "a list": (Case(0, "x, lengths", "return torch.cat([p.softmax(0) for p in x.split(lengths.tolist())]).exp()",
+                    "torch.randn(9, 4), torch.tensor([5, 2, 2])"), "torch.tensor([4, 3, 2])"),
+    "a mask": (Case(0, "x, mask", "if mask.all():\n    return x.tanh() * 2\nreturn (x * mask).exp() + 1",
+                    "torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)"), "torch.eye(3, 4) > 0"),
+    "a mean": (Case(0, "x, n", "return x.tanh() * n.float().mean().item() + n.sum()",
+                    "torch.randn(3, 4), torch.tensor([3, 4])"), "torch.tensor([3, 3])"),
+    "how often": (Case(0, "x, n", "for i in range(n):\n    x = x.tanh() + i\nreturn x",
+                       "torch.randn(3, 4), torch.tensor(3)"), "torch.tensor(2)"),
+}
+
+
+@pytest.mark.parametrize("name", BY_INPUTS)
+def test_kernels_run_as_long_as_inputs_of_whole_numbers_decide_alike(name: str, tmp_path: Path):
+    case, other = BY_INPUTS[name]
+    path = tmp_path / "by_inputs.py"
+    path.write_text(case.text())
+    made = make(path)
+    assert not made.differences() and made.runs_kernels(), made.notes
+    model, new = made.problem.make_model(0), new_model(made.emitted, made.problem, 0)
+    x, numbers = made.problem.make_inputs(0)
+    with pytest.warns(RuntimeWarning, match="has inputs that do not give .*, by which the forward decides"):
+        assert torch.equal(new(x, eval(other)), model(x, eval(other)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new(x, numbers)
+
+
+@pytest.mark.parametrize("forward", [
+    "n[0] = 5\nif n.max() > 4:\n    x = x + 1\nreturn x.tanh() * 2",
+    "n.view(-1).fill_(3)\nreturn x.tanh() * int(n.sum())",
+    "if x.sum() > 0:\n    x = x + 1\nreturn x.tanh() * n.sum()",
+    "if (x * n.sum()).max() > 0:\n    x = x + 1\nreturn x.tanh()",
+    "return x.tanh() * sum(n.repeat(40).tolist())"])
+def test_other_values_are_not_known(forward: str, tmp_path: Path):
+    """Of inputs that the forward changes, of others than whole numbers, and many of them."""
+    path = tmp_path / "others.py"
+    path.write_text(Case(0, "x, n", forward, "torch.randn(3, 4), torch.tensor([3, 4])").text())
+    problem = load_problem(path, device="cpu")
+    with pytest.raises((DataDependentControlFlow, NotCapturable)):
+        capture(problem.make_model(0), problem.make_inputs(0))
+
+
+def test_both_gradient_modes_and_what_other_kinds_of_tensors_tell(tmp_path: Path):
+    """Gradients are eager's, and each of several questions is asked at each call."""
+    forward = "if mask.any():\n    x = x[:, :lengths.max()]\nreturn self.l(x[:int(lengths.min())]).tanh() * mask.sum()"
+    path = tmp_path / "both.py"
+    path.write_text(Case(0, "x, lengths, mask", forward, "torch.randn(4, 5, 6, requires_grad=True), "
+                         "torch.tensor([3, 2], dtype=torch.int32), torch.tensor([True, False])",
+                         members="self.l = nn.Linear(6, 6)").text())
+    made = make(path)
+    assert not made.differences() and made.runs_kernels(), made.notes
+    assert len(made.emitted._KERNELWRIGHT_MODEL.get("of_inputs", made.emitted._KERNELWRIGHT_PLANS[False, False]
+                                                    ["of_inputs"])) == 3
+
+
+def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path):
+    """With others the original computation would run: kernels are tried on other values, and these numbers."""
+    path = tmp_path / "trials.py"
+    path.write_text(Case(0, "x, d", "return x[:, :d['lengths'].max()].tanh() * d['more'][:, None, None]",
+                         "torch.randn(3, 9, 4), {'more': torch.randint(0, 9, (3,)), "
+                         "'lengths': torch.randint(1, 9, (3,))}").text())
+    problem = load_problem(path, device="cpu")
+    example = problem.make_inputs(0)
+    mode = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))[0][0]
+    seen = [inputs_of(problem, mode, Settings())(seed) for seed in range(4)]
+    assert all(torch.equal(d["lengths"], example[1]["lengths"]) for _, d in seen)
+    assert len({float(x.sum()) for x, _ in seen}) == 4 and len({tuple(d["more"].tolist()) for _, d in seen}) > 1

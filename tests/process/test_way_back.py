@@ -17,7 +17,7 @@ from emitted_tools import import_path, write_problem
 from native_tools import other_skeletons
 
 import kernelwright
-from kernelwright import culprits, modes, pipeline, programs, selection, tuned, verified
+from kernelwright import culprits, modes, pipeline, programs, selection, truths, tuned, verified
 from kernelwright.algebra import engine
 from kernelwright.codegen import generate
 from kernelwright.codegen.target import Target
@@ -54,7 +54,7 @@ def result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any
     """What optimize gives, where whatever does not fail is kept, and few trials are run; the file is right."""
     monkeypatch.setattr(engine, "_GAIN", 1e9)  # rules apply whether they pay or not
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
-    monkeypatch.setattr(verified, "default_trials", lambda seed: default_trials(seed)[:3])
+    monkeypatch.setattr(truths, "default_trials", lambda seed: default_trials(seed)[:3])
 
     path = write_problem(tmp_path, "model", MODEL)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright import programs, selection, tuned, verified
+from kernelwright import programs, selection, truths, tuned, verified
 from kernelwright.cli_frame import importing
 from kernelwright.pipeline import optimize
 from kernelwright.verify.certificate import Plan, default_trials
@@ -216,11 +216,14 @@ def test_what_passed_in_an_earlier_run_is_tuned_on(monkeypatch, tmp_path, unhurr
     assert settled == [set()] * 4
 
 
-def test_the_model_and_its_float64_copy_are_made_once_for_all_modes(monkeypatch, tmp_path, unhurried):
-    """Where a mode is nothing but what its modules note; who does something of its own in one has its own model."""
+@pytest.mark.parametrize("spare", [0, 2])
+def test_the_model_and_its_float64_copy_are_made_once_for_all_modes(spare, monkeypatch, tmp_path, unhurried):
+    """Where a mode is nothing but what its modules note; who does something of its own in one has its own model. So it
+    is where modes are looked at while their kernels are compiled."""
+    monkeypatch.setattr(verified, "spare_processors", lambda: spare)
     made: list[nn.Module] = []
-    double = verified.to_float64
-    monkeypatch.setattr(verified, "to_float64", lambda model: (made.append(model), double(model))[1])
+    double = truths.to_float64
+    monkeypatch.setattr(truths, "to_float64", lambda model: (made.append(model), double(model))[1])
     for name, source, copies in (("plain", DROPS, 1), ("told", DROPS.replace(*TOLD), 2)):
         made.clear()
         (tmp_path / f"{name}.py").write_text(source)
