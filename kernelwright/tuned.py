@@ -41,12 +41,13 @@ from kernelwright.tune.regions import SLOWER, losing_regions, region_times
 from kernelwright.verified import built, candidate_of
 
 _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
-_PROGRAMS = "programs"
+#: Kinds of what is kept: programs in two memory orders, and those whose contractions a run has had time for.
+_PROGRAMS, _CONTRACTED = "programs", "contracted"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
 # The share of a run that must be left for contractions to be compiled while the first file is built and checked: where
 # less is, nothing of them would be measured, and that file waits for the processors.
-_LEAST_AHEAD = 1 / 3
+_LEAST_AHEAD = 1 / 2
 # The share of a run, and the most seconds, in which convolutions alone are timed in both memory orders before anything
 # is built.
 _OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
@@ -177,7 +178,11 @@ class Tuning:
         ends, programs = clock() + seconds, distinct(modes)
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
-                kept = _kept_anyway(mode)
+                kept, key = _kept_anyway(mode), self._key(mode)
+                if not seconds and recall(_CONTRACTED, key) is None:  # to ask for each takes seconds of a deep network
+                    late += contractions.worth_trying(mode.plan.graph, kept)
+                    plans[mode.program] = mode.plan
+                    continue
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
                     self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
@@ -185,6 +190,8 @@ class Tuning:
                     there=self.ahead.there if self.ahead is not None else None,
                     build_all=self.ahead.build if self.ahead is not None else build_libraries,
                     order_saves=partial(self._order_saves, mode), plans=self.plans)
+                if seconds:
+                    remember(_CONTRACTED, key, {"chosen": len(chosen)})
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
@@ -306,16 +313,16 @@ class Tuning:
                     remember(_PROGRAMS, self._key(mode, others[mode.program]), {"ratio": found[mode.program]})
         return found
 
-    def _key(self, mode: ModeProgram, other: ModeProgram) -> str:
-        """All that the times of two programs depend on."""
+    def _key(self, *programs: ModeProgram) -> str:
+        """All that the times of programs depend on."""
         texts = []
-        for some in (mode, other):
+        for some in programs:
             places = {n: place for place, n in enumerate(some.plan.graph.nodes())}
             configs = sorted((places[n], repr(config)) for n, config in some.plan.contractions.items() if n in places)
             texts.append((render(some.captured), render(some.plan.graph), configs,
                           sorted(places[n] for n in some.plan.kept if n in places),
                           sorted(places[n] for n in some.plan.channels_last if n in places)))
-        return repr((machine(self.problem.device), generator_digest(), self.target, mode.recordings, texts))
+        return repr((machine(self.problem.device), generator_digest(), self.target, programs[0].recordings, texts))
 
 
 def _kept_anyway(mode: ModeProgram) -> dict[Node, str]:

@@ -181,11 +181,30 @@ def test_what_there_was_no_time_for_is_compiled_ahead(tmp_path, monkeypatch):
     example = problem.make_inputs(0)
     modes, _ = understand(problem, example, H200, settings, stages, predict=False)
     tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages)
+    monkeypatch.setattr(tuned, "recall", lambda kind, key: {"chosen": 0})  # an earlier run had time for some of them
     late = tuning._with_contractions(modes, 0.0)
     assert any(reason == tuned.contractions.LATE for mode in late for reason in mode.plan.kept.values())
     tuning.build_ahead(modes)
     tuning.build_ahead(late)
     assert len(keys[0]) >= 2 and keys[0] == keys[1]
+
+
+def test_what_no_run_had_time_for_is_not_asked_for(tmp_path, monkeypatch):
+    """Without time, and without a run that had some, there is nothing to find: what might be gained is told."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    problem = load_problem(write_problem(tmp_path, "model", MODEL), device="cpu")
+    settings = Settings(target="cuda", contractions="measured")
+    example = problem.make_inputs(0)
+    modes, _ = understand(problem, example, H200, settings, Stages(Progress()), predict=False)
+    tuning = tuned.Tuning(problem, example, "cuda", H200, settings,
+                          Stages(Progress(), budget_of("quick", baselines="none")))
+    asked = []
+    monkeypatch.setattr(tuned.contractions, "choose", lambda *_, seconds, **__: (asked.append(seconds), ({}, {}))[1])
+    assert [m.plan for m in tuning._with_contractions(modes, 0.0)] == [m.plan for m in modes] and not asked
+    assert "of the contractions" in tuning.untried[0]
+    tuning._with_contractions(modes, 5.0)
+    tuning._with_contractions(modes, 0.0)
+    assert len(asked) == 2 and asked[0] > 4.0 and not asked[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells which compilers a thread has begun")

@@ -190,6 +190,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(Tuning, "modes", lambda *_: [chosen])
     monkeypatch.setattr(Tuning, "after", lambda tuning, mode, step: mode)
     monkeypatch.setattr(selection, "with_strides_of_eager", lambda problem, mode, *_: [mode])
+    monkeypatch.setattr(verified, "written", lambda problem, modes, *_: (modes, "", ()))
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     monkeypatch.setattr(verified, "given_by_model", lambda *_, recording: None)
