@@ -19,6 +19,7 @@ import typer
 from kernelwright import cli_frame
 from kernelwright import cli_options as options
 from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
+from kernelwright.processors import end_children
 from kernelwright.progress import Progress
 from kernelwright.settings import HOST_TARGET, Settings
 from kernelwright.version import VERSION
@@ -272,11 +273,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The console command. Raises SystemExit."""
+    """The console command, which waits at its end for no process that it has started (a compiler of torch.compile, say,
+    whose time was over). Raises SystemExit."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal without UTF-8 must not turn a result into an error
             stream.reconfigure(errors="replace")
-    sys.exit(run(sys.argv[1:]))
+    status = run(sys.argv[1:])
+    end_children()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

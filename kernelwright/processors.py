@@ -1,8 +1,14 @@
-"""How many processors this process may use."""
+"""How many processors this process may use, and the end of the processes that it has started."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
 
 
 def processors() -> int:
@@ -18,3 +24,14 @@ def share_of_processors() -> int:
     """As many of `processors` as this process should keep busy: all, unless it was given a share of them."""
     given = os.environ.get(SHARE, "")
     return max(1, min(processors(), int(given))) if given.isdecimal() else processors()
+
+
+def end_children(threads: Iterable[int | None] | None = None) -> None:
+    """Ask the processes to end (SIGTERM) that threads of this one have started, by the system's numbers of these; by
+    default all of its threads. Only where the system tells which processes they are, as Linux does."""
+    with suppress(OSError):
+        for thread in [task.name for task in _TASKS.iterdir()] if threads is None else threads:
+            with suppress(OSError):
+                for child in (_TASKS / str(thread) / "children").read_text().split():
+                    with suppress(OSError):
+                        os.kill(int(child), signal.SIGTERM)

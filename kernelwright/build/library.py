@@ -5,21 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from math import inf
-from pathlib import Path
 
 import torch
 
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.runtime import build_text
-from kernelwright.processors import share_of_processors
+from kernelwright.processors import end_children, share_of_processors
 
 #: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python
 #: at once (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
@@ -160,11 +158,7 @@ class BuiltAhead:
     def abandon(self) -> None:
         """Begin no other, and end the compilers of those that have begun, where the system tells which they are."""
         self.stop()
-        for thread in self._threads:
-            with suppress(OSError, ValueError):
-                started = Path(f"/proc/self/task/{thread.native_id}/children").read_text()
-                for process in started.split():
-                    os.kill(int(process), signal.SIGTERM)
+        end_children(thread.native_id for thread in self._threads)
 
     def finish(self) -> None:
         """Begin no other, and wait for those that have begun."""

@@ -300,3 +300,13 @@ def test_doctor(command):
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == 1 and document["devices"][0]["read"] > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells what a process has started")
+def test_a_command_waits_for_no_process_that_it_has_started(command, tmp_path):
+    """As compilers of torch.compile go on after their time; a thread that waits for one keeps Python from ending."""
+    path = tmp_path / "starts.py"
+    path.write_text(HEAD + "import subprocess\nimport threading\n" + textwrap.dedent(PASSES + INPUTS)
+                    + "\nthreading.Thread(target=subprocess.run, args=(['sleep', '1000'],)).start()\n")
+    done = command("explain", path)
+    assert done.returncode == 0 and "linear" in done.stdout, done.stderr
