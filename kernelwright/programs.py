@@ -16,6 +16,7 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
+from kernelwright.capture.deciding import decided_by
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
@@ -149,6 +150,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                     raise
                 modes.append(_after(error, ModeProgram(name, candidate, graph, *unplanned(graph), recordings), device))
             made.append(modes[-1])
+            notes += [note for note in [decided_by(graph)] if note and note not in notes]
             # The mode of a module tells what it was told, where it follows.
             asked.others = asked.others or not all(in_training.get(p) and not in_inference.get(p) for p in asked.told)
             if {recording for m in made for recording in m.recordings} == {False, True}:

@@ -11,6 +11,7 @@ asks of them is computed for the example, and a call is checked for giving the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -21,6 +22,8 @@ from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
+
+from kernelwright.ir.graph import Graph
 
 #: Operators between buffers or inputs and a value that is asked for.
 _MOST_STEPS = 64
@@ -102,6 +105,19 @@ class Deciding:
         if answer is not None:
             self.found |= {names[leaf]: self.numbers[names[leaf]] for leaf in read}
         return answer
+
+
+def decided_by(graph: Graph) -> str:
+    """By what values the forward of a graph decided, as a sentence for the report; "" where by none."""
+    names = [node["name"] for node in graph.inputs if node is not None]
+
+    def words(text: str) -> str:
+        text = re.sub(r"torch\.ops\.aten\.(\w+)\.\w+", r"\1", text.removesuffix(".tolist()"))
+        return re.sub(r"inputs\[(\d+)\]", lambda found: names[int(found[1])], text)
+
+    found = [*(f"buffer {name} is {value!r}" for name, value in graph.decided),
+             *(f"{words(text)} is {value!r}" for text, value in graph.asked_of_inputs)]
+    return f"The forward decides by values: kernels run in calls in which {', '.join(found)}." if found else ""
 
 
 def _is_whole(value: torch.Tensor | None) -> bool:

@@ -176,7 +176,9 @@ def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path):
                          "'lengths': torch.randint(1, 9, (3,))}").text())
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(0)
-    mode = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))[0][0]
+    (mode, *_), notes = understand(problem, example, GENERIC_CPU, Settings(), Stages(Progress()))
     seen = [inputs_of(problem, mode, Settings())(seed) for seed in range(4)]
     assert all(torch.equal(d["lengths"], example[1]["lengths"]) for _, d in seen)
+    longest = int(example[1]["lengths"].max())
+    assert any(note.endswith(f"kernels run in calls in which max(d_lengths) is {longest}.") for note in notes), notes
     assert len({float(x.sum()) for x, _ in seen}) == 4 and len({tuple(d["more"].tolist()) for _, d in seen}) > 1
