@@ -37,6 +37,7 @@ from kernelwright.programs import Stages, as_captured, emitted_text, new_model, 
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
+from kernelwright.truths import inputs_of
 from kernelwright.verified import REFUSED, SEARCHES, Failure, culprits_of, misfit, step_from, unbuildable
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials
@@ -128,8 +129,9 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
             if reason := misfit(as_called(variant, make(emitted)), few):
                 checked[variant.mode] = f"Not checked in {words_of(variant.mode)} mode: {reason}"
                 continue
-            certificate = certify_both(make, partial(make, emitted), make_inputs, plan=_TRIALS, recorded=1,
-                                       recordings=variant.recordings)
+            mode = next(m for m in small if m.name == variant.mode)
+            certificate = certify_both(make, partial(make, emitted), inputs_of(problem, mode, settings, make_inputs),
+                                       plan=_TRIALS, recorded=1, recordings=variant.recordings)
             if certificate.passed:
                 entries = " with 2 batch entries" if most == 2 else ""
                 checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {words_of(variant.mode)} mode: "
@@ -145,7 +147,8 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
             if searches[mode.name] < SEARCHES:
                 searches[mode.name] += 1
                 culprits = culprits_of(problem, mode, failure, target, device, settings, _TRIALS.tolerance,
-                                       clock() + _SECONDS, emulated_library, make_inputs)
+                                       clock() + _SECONDS, emulated_library,
+                                       inputs_of(problem, mode, settings, make_inputs))
             step, found = step_from(mode, failure, device, culprits)
             small[place] = stepped_back(mode, step, device, found)
             modes = [_down_to(m, step, found, device, culprits) if m.name == mode.name else m for m in modes]

@@ -94,19 +94,22 @@ def _look_ahead(problem: Problem, modes: Sequence[ModeProgram], settings: Settin
             release()
 
 
-def inputs_of(problem: Problem, mode: ModeProgram, settings: Settings) -> Callable[[int], list[Any]]:
+def inputs_of(problem: Problem, mode: ModeProgram, settings: Settings,
+              make: Callable[[int], list[Any]] | None = None) -> Callable[[int], list[Any]]:
     """What makes a mode's inputs from a seed. Where its forward decides by values of inputs, these are the example's:
-    with others the original computation would run, and nothing be tried."""
+    with others the original computation would run, and nothing be tried. make: what makes inputs, where not the problem
+    itself does."""
+    make = make or problem.make_inputs
     places = {int(place) for text, _ in mode.captured.asked_of_inputs for place in re.findall(r"inputs\[(\d+)\]", text)}
     if not places:
-        return problem.make_inputs
-    example = list(problem.make_inputs(settings.seed))
+        return make
+    example = list(make(settings.seed))
     tensors = [value for value in flat(received(mode.model, example))[0] if isinstance(value, torch.Tensor)]
     chosen = {id(tensors[place]) for place in places}
     fixed = {path: leaf for path, leaf in flatten(example).items() if id(leaf) in chosen}
 
     def make_inputs(seed: int) -> list[Any]:
-        return map_paths(list(problem.make_inputs(seed)), lambda path, t: fixed[path].clone() if path in fixed else t)
+        return map_paths(list(make(seed)), lambda path, t: fixed[path].clone() if path in fixed else t)
 
     return make_inputs
 
@@ -141,8 +144,10 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
                   tolerance=Tolerance(nonfinite="sign" if signed else "position",
                                       zeros="any" if not signed else "sums" if adds else "sign"),
                   informative=frozenset(informative),
-                  # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent.
-                  sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured))
+                  # Where float64 is slow or does not fit, a few batch entries stand for all, if they are independent:
+                  # lengths of all of them may decide.
+                  sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured)
+                  and not mode.captured.asked_of_inputs)
 
 
 def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:

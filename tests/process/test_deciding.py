@@ -4,12 +4,14 @@ are what they were."""
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from reported.case import Case
 
+from kernelwright import truths
 from kernelwright.capture.export import capture
 from kernelwright.capture.values import NotCapturable
 from kernelwright.errors import DataDependentControlFlow
@@ -168,8 +170,9 @@ def test_both_gradient_modes_and_what_other_kinds_of_tensors_tell(tmp_path: Path
                                                     ["of_inputs"])) == 3
 
 
-def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path):
-    """With others the original computation would run: kernels are tried on other values, and these numbers."""
+def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With others the original computation would run: kernels are tried on other values, and these numbers. So entries
+    of a batch do not stand for all of it, where float64 is dear."""
     path = tmp_path / "trials.py"
     path.write_text(Case(0, "x, d", "return x[:, :d['lengths'].max()].tanh() * d['more'][:, None, None]",
                          "torch.randn(3, 9, 4), {'more': torch.randint(0, 9, (3,)), "
@@ -182,3 +185,7 @@ def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path):
     longest = int(example[1]["lengths"].max())
     assert any(note.endswith(f"kernels run in calls in which max(d_lengths) is {longest}.") for note in notes), notes
     assert len({float(x.sum()) for x, _ in seen}) == 4 and len({tuple(d["more"].tolist()) for _, d in seen}) > 1
+    monkeypatch.setattr(truths, "_float64_is_dear", lambda *_: True)
+    for asked, sampled in ((mode.captured.asked_of_inputs, False), ((), True)):
+        captured = replace(mode.captured, asked_of_inputs=asked)
+        assert truths.trials_of(problem, replace(mode, captured=captured), Settings(), 1.0).sample_axis0 is sampled
