@@ -19,7 +19,7 @@ from torch import nn
 from kernelwright.timing import Times, compiled_baseline, measure, ratio, summarize, time_model
 from kernelwright.timing import baselines as baselines_module
 from kernelwright.timing.baselines import CompiledBaseline, compilers_of
-from kernelwright.timing.clock import flush_bytes
+from kernelwright.timing.clock import CpuClock, flush_bytes
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
 
@@ -93,6 +93,7 @@ def test_slow_calls_get_few_repetitions_and_say_so() -> None:
     assert len(times["b"].rounds) == len(times["a"].rounds)
 
 
+@pytest.mark.usefixtures("simulated")
 def test_a_call_beyond_the_budget_is_called_once() -> None:
     calls = []
 
@@ -113,6 +114,16 @@ def test_a_call_beyond_the_budget_is_called_once() -> None:
     assert ratio(times["long"], times["short"]).value > 10
 
 
+def test_twice_the_cache_is_written_before_each_call() -> None:
+    clock = CpuClock()
+    seen: list[float] = []
+    for _ in range(3):
+        clock.once(lambda: seen.append(float(clock.buffer[-1])))
+    assert len(set(seen)) == 3 and clock.buffer.nbytes == flush_bytes() >= 64 << 20
+    assert CpuClock(flush_cache=False).buffer is None
+
+
+@pytest.mark.clocked
 def test_the_cache_is_flushed() -> None:
     data = torch.ones(1 << 20)  # 4 MB: in the cache unless flushed
     call = lambda: data.sum()  # noqa: E731
@@ -166,6 +177,7 @@ class Fast(nn.Module):
         return x + 1
 
 
+@pytest.mark.usefixtures("simulated")
 def test_timing_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object, **__: object):
         raise RuntimeError("no compiler here\nsecond line")
@@ -182,7 +194,7 @@ def test_timing_record(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert set(found.entries) == {"eager", "candidate"} and set(found.ratios) == {"eager"}
     assert found.failures == {"torch.compile": "RuntimeError: no compiler here"}
-    assert 1.8 < found.ratios["eager"].value < 4
+    assert found.ratios["eager"].value == pytest.approx(3, rel=0.01)
     assert 0 < found.share_of_floor["eager"] < found.share_of_floor["candidate"] < 1 and not found.below_floor
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert document["entries"]["eager"]["median"] > 0 and document["versions"]["torch"] == torch.__version__
