@@ -43,6 +43,8 @@ class Deciding:
         self.given = [value.detach() if isinstance(value, torch.Tensor) else None for value in given]
         self.has_numbers = any(map(_is_whole, self.given))
         self.traced: list[Any] = []
+        self.answers: list[Any] = []
+        """What Python was told that asked for values, in order; None where PyTorch itself was asked."""
         self.asked: dict[str, Any] = {}
         self.values = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()
                        if type(buffer) is torch.Tensor and buffer.numel() == 1 and not buffer.is_complex()
@@ -55,6 +57,11 @@ class Deciding:
 
     def _begin(self, _: torch.nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.traced = pytree.tree_leaves((positional, keywords))
+
+    def number(self, part: Any) -> Any:
+        """The number that a traced tensor of one element holds, where it is known; None for others."""
+        known = self.answer(part, torch._C.TensorBase.item)
+        return self.answer_by_inputs(part, torch._C.TensorBase.item) if known is None else known
 
     def answer_by_inputs(self, tensor: FakeTensor, ask: Callable[[torch.Tensor], Any]) -> Any:
         """What ``ask`` gives for a traced tensor that is made of inputs of whole numbers and of numbers alone, with the
@@ -81,7 +88,8 @@ class Deciding:
                 return None
             texts[step] = text
         values = {leaf: tensors[place][0] for leaf, place in leaves.items()}
-        found = _computed(node, order, values, lambda value: (ask(value), value.tolist(), bool(value.isfinite().all())))
+        found = _computed(node, order, values, lambda value: (
+            ask(value), torch._C.TensorBase.tolist(value), torch._C.TensorBase.item(value.isfinite().all())))
         if found is None or not found[2]:
             return None
         self.asked[f"{texts[node]}.tolist()"] = found[1]
@@ -161,14 +169,20 @@ def _argument_text(value: Any, texts: Mapping[torch.fx.Node, str]) -> str | None
     return repr(value) if value is None or type(value) in (bool, int, float, str, torch.dtype) else None
 
 
-class SizesOfBuffers(TorchFunctionMode):
-    """Puts the numbers that ``deciding`` knows in place of tensors that are sizes: those of ``F.pad`` and
-    ``torch.arange``, ends of slices, and those in lists that have numbers as well. PyTorch itself would ask these
-    tensors for their values, which no Python answers."""
+def without_values(tensor: Any) -> bool:
+    """Whether a tensor stands for one whose values nobody knows."""
+    return isinstance(tensor, torch.Tensor) and (
+        tensor.constant is None if isinstance(tensor, FakeTensor) else tensor.is_meta)
 
-    def __init__(self, deciding: Deciding) -> None:
+
+class Sizes(TorchFunctionMode):
+    """Puts numbers in place of tensors without values that are sizes, as far as ``number`` knows them: those of
+    ``F.pad`` and ``torch.arange``, ends of slices, and those in lists that have numbers as well. PyTorch itself would
+    ask these tensors for their values, which no Python answers."""
+
+    def __init__(self, number: Callable[[Any], Any]) -> None:
         super().__init__()
-        self.deciding = deciding
+        self.number = number
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
@@ -179,24 +193,20 @@ class SizesOfBuffers(TorchFunctionMode):
                     **{key: self._numbers(given, are_sizes) for key, given in (kwargs or {}).items()})
 
     def _numbers(self, given: Any, are_sizes: bool) -> Any:
-        if isinstance(given, FakeTensor):
+        if without_values(given):
             return self._number(given) if are_sizes else given
         if type(given) is slice:
-            return slice(*(self._number(part) if isinstance(part, FakeTensor) else part
+            return slice(*(self._number(part) if without_values(part) else part
                            for part in (given.start, given.stop, given.step)))
         if type(given) is tuple and any(type(part) is slice for part in given):  # of an index
             return tuple(self._numbers(part, False) if type(part) is slice else part for part in given)
         if type(given) not in (list, tuple) or not (
                 are_sizes or any(isinstance(part, (int, torch.SymInt)) for part in given)):
             return given
-        return type(given)(self._number(part) if isinstance(part, FakeTensor) else part for part in given)
+        return type(given)(self._number(part) if without_values(part) else part for part in given)
 
-    def _number(self, part: FakeTensor) -> Any:
-        if part.numel() != 1 or part.is_floating_point():
-            return part
-        known = self.deciding.answer(part, torch._C.TensorBase.item)
-        if known is None:
-            known = self.deciding.answer_by_inputs(part, torch._C.TensorBase.item)
+    def _number(self, part: torch.Tensor) -> Any:
+        known = None if part.numel() != 1 or part.is_floating_point() else self.number(part)
         return part if known is None else known
 
 

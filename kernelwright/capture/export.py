@@ -127,7 +127,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure = call.structure
     observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked),
-                             traced=_strides(program))
+                             traced=_strides(program), answers=deciding.answers)
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     graph = Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from kernelwright.capture.tracing import traceable
+from kernelwright.capture.values_asked import answered_as_before
 from kernelwright.ir.graph import Given
 
 OTHERS: Given = "another tensor"
@@ -41,8 +42,8 @@ class Observed:
 
 
 def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
-            recording: bool, as_they_are: bool, traced: Sequence[tuple[int, ...]] | None = None
-            ) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
+            recording: bool, as_they_are: bool, traced: Sequence[tuple[int, ...]] | None = None,
+            answers: Sequence[Any] = ()) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
     """The results of ``model(*inputs, **named)`` in order, tensors or not, and the inputs and parameters of which it
     matters whether they require gradients. None in place of results where the forward runs on real tensors only.
 
@@ -52,6 +53,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
     and parameters do, but those of which PyTorch refuses it (the target of a loss without a gradient for it, a leaf
     that is written into). The model is the caller's to spend: the forward may leave buffers and attributes changed.
     traced: the strides of all tensors among the results in a trace; what is cheaper is believed where it has them, too.
+    answers: what Python was told in that trace that asked for values.
     """
     everything: frozenset[Given] = frozenset((
         *(place for place, leaf in enumerate(pytree.tree_leaves((tuple(inputs), named)))
@@ -62,7 +64,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-            return _observed(model, inputs, named, kept, recording, forced, traced)
+            return _observed(model, inputs, named, kept, recording, forced, traced, answers)
         except Exception:  # a tensor that may not require gradients, or an operator without a shape rule
             return None
         finally:
@@ -87,8 +89,8 @@ def _differentiable(tensor: torch.Tensor) -> bool:
 
 
 def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
-              recording: bool, forced: frozenset[Given], traced: Sequence[tuple[int, ...]] | None
-              ) -> tuple[Observed, ...]:
+              recording: bool, forced: frozenset[Given], traced: Sequence[tuple[int, ...]] | None,
+              answers: Sequence[Any]) -> tuple[Observed, ...]:
     """The results of one run: with all tensors on PyTorch's meta device, whose operators know shapes and gradients and
     cost next to nothing, else on fake tensors, which stand for those of any device.
 
@@ -97,11 +99,11 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, An
     """
     if not kept and traced is not None:
         with suppress(Exception), _on_meta(model):  # a device that nobody knows, or values that the forward asks for
-            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext())
+            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext(), answers)
             if [r.strides for r in found if r.strides is not None] == list(traced):
                 return found
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode)
+    return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode, answers)
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,7 +136,7 @@ def _on_meta(model: torch.nn.Module) -> Iterator[None]:
 
 def _run(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
          recording: bool, forced: frozenset[Given], stand_in: Callable[[torch.Tensor], torch.Tensor],
-         mode: AbstractContextManager[Any]) -> tuple[Observed, ...]:
+         mode: AbstractContextManager[Any], answers: Sequence[Any]) -> tuple[Observed, ...]:
     leaves, structure = pytree.tree_flatten((tuple(inputs), named))
     given = [stand_in(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     # Autograd stands above the mode: it sees the model's own tensors.
@@ -146,7 +148,7 @@ def _run(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], k
             if place in forced:
                 leaf.requires_grad_(True)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(recording), \
-            traceable(), mode:
+            traceable(), answered_as_before(answers), mode:
         warnings.simplefilter("ignore")
         positional, keywords = pytree.tree_unflatten(given, structure)
         returned = model(*positional, **keywords)

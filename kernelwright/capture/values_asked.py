@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -18,7 +18,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
-from kernelwright.capture.deciding import Deciding, SizesOfBuffers, node_of
+from kernelwright.capture.deciding import Deciding, Sizes, node_of, without_values
+from kernelwright.capture.tracing import _is_of_model
 
 #: The message of a check that Python makes itself, and so waits for.
 ASKED = "asked by Python"
@@ -143,53 +144,104 @@ def _raises(code: list[dis.Instruction]) -> bool:
                  or i.opcode in dis.hasjrel or i.opcode in dis.hasjabs), False)
 
 
+#: What an answer was that is no plain value: the tensor itself, for a truth value that is asked for next, or a number
+#: that is compared.
+_ITSELF, _TO_COMPARE = object(), object()
+#: Gives the answer to a question: how it is asked, of which tensor, what asks PyTorch itself, and the frame that asks.
+_Answer = Callable[[str, torch.Tensor, Callable[[torch.Tensor], Any], FrameType], Any]
+
+
 @contextmanager
 def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
     """While active, ``found`` gets how Python asks for the values of a tensor whose values the trace knows: what it
     makes of them stands in the trace as plain numbers. So does what it makes of buffers and of inputs of whole numbers,
-    which ``deciding`` gets.
+    which ``deciding`` gets, with all answers in order.
 
     Where the trace does not know a truth value, and the code asks for it in order to raise an error, the trace gets a
     check and goes on without the error. So where it asks for a number, and compares it, for that.
     """
+
+    def answer(name: str, tensor: torch.Tensor, ask: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
+        if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
+            found.append(name)
+            return ask(tensor)
+        told = _told(name, tensor, ask, frame, deciding)
+        if told is not None or _is_of_model(frame):  # the exporter itself asks for the ends of slices
+            deciding.answers.append(_ITSELF if isinstance(told, torch.Tensor) else
+                                    _TO_COMPARE if isinstance(told, _Compared) else told)
+        return ask(tensor) if told is None else told
+
+    def number(part: torch.Tensor) -> Any:
+        told = deciding.number(part)
+        deciding.answers.append(told)
+        return told
+
+    with _answered_by(answer), Sizes(number) if deciding.values or deciding.has_numbers else nullcontext():
+        yield
+
+
+@contextmanager
+def answered_as_before(answers: Sequence[Any]) -> Iterator[None]:
+    """While active, what Python asks of tensors without data has the answers of an earlier trace, in order."""
+    if all(told is None for told in answers):
+        yield
+        return
+    waiting = iter(answers)
+
+    def answer(name: str, tensor: torch.Tensor, ask: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
+        if not without_values(tensor) or not _is_of_model(frame):
+            return ask(tensor)
+        told = next(waiting, None)
+        if told is _ITSELF:
+            return tensor.reshape(())
+        if told is _TO_COMPARE:
+            return _Compared(tensor, lambda: ask(tensor))
+        return ask(tensor) if told is None else told
+
+    with _answered_by(answer), Sizes(lambda part: next(waiting, None)):
+        yield
+
+
+def _told(name: str, tensor: FakeTensor, ask: Callable[[torch.Tensor], Any], frame: FrameType, deciding: Deciding
+          ) -> Any:
+    """What Python is told that asks for the values of a traced tensor; None where PyTorch itself is asked."""
+    if name == "__bool__" and (known := _known_truth(tensor)) is not None:
+        return known
+    if (answer := deciding.answer(tensor, ask)) is not None:
+        return answer
+    if name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(frame)) is not None:
+        torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
+        return wanted
+    if name == "item" and tensor.numel() == 1 and not tensor.is_complex():
+        code, place = _running(frame)
+        if _wanted(code, place + 1) is not None:  # a truth value, which is asked for next
+            return tensor.reshape(())
+        if _is_compared(code, place):
+            return _Compared(tensor, lambda: ask(tensor))
+    return deciding.answer_by_inputs(tensor, ask)
+
+
+@contextmanager
+def _answered_by(answer: _Answer) -> Iterator[None]:
+    """While active, ``answer`` answers what Python asks of tensors."""
     originals = {name: getattr(torch.Tensor, name) for name in _ASKS}
     own = {name: vars(torch.Tensor)[name] for name in _ASKS if name in vars(torch.Tensor)}
+    by_fake: Any = FakeTensor.tolist  # asks the elements one by one
 
     def asking(name: str) -> Any:
         def ask(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
-                found.append(name)
-            elif name == "__bool__" and (known := _known_truth(tensor)) is not None:
-                return known
-            elif (answer := deciding.answer(tensor, lambda t: originals[name](t, *arguments, **named))) is not None:
-                return answer
-            elif name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(sys._getframe(1))) is not None:
-                torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
-                return wanted
-            elif name == "item" and tensor.numel() == 1 and not tensor.is_complex():
-                code, place = _running(sys._getframe(1))
-                if _wanted(code, place + 1) is not None:  # a truth value, which is asked for next
-                    return tensor.reshape(())
-                if _is_compared(code, place):
-                    return _Compared(tensor, lambda: originals[name](tensor))
-            if isinstance(tensor, FakeTensor) and tensor.constant is None and (answer := deciding.answer_by_inputs(
-                    tensor, lambda t: originals[name](t, *arguments, **named))) is not None:
-                return answer
-            return originals[name](tensor, *arguments, **named)
+            return answer(name, tensor, lambda t: originals[name](t, *arguments, **named), sys._getframe(1))
         return ask
+
+    def tolist(self: FakeTensor) -> Any:
+        return answer("tolist", self, lambda t: (by_fake if isinstance(t, FakeTensor) else originals["tolist"])(t),
+                      sys._getframe(1))
 
     for name in _ASKS:
         setattr(torch.Tensor, name, asking(name))
-    by_fake = FakeTensor.tolist  # asks the elements one by one
-
-    def tolist(self: FakeTensor) -> Any:
-        answer = deciding.answer_by_inputs(self, lambda t: originals["tolist"](t))
-        return by_fake(self) if answer is None else answer
-
     FakeTensor.tolist = tolist
     try:
-        with SizesOfBuffers(deciding) if deciding.values or deciding.has_numbers else nullcontext():
-            yield
+        yield
     finally:
         FakeTensor.tolist = by_fake
         for name in _ASKS:

@@ -46,6 +46,29 @@ _called("crossed", 0.25, (0, 5))
 _called("smoothed", 0.2, (1, 4))
 
 
+#: Functions that decide by whole numbers. While a model is made up there are none: values are on the meta device.
+_DECIDING = {
+    "repeated": "def repeated(x, n):\n    for _ in range(2 if n.is_meta else int(n.max())):\n"
+                "        x = torch.tanh(x) + 0.5\n    return x",
+    "chosen": "def chosen(x, n):\n    if n.is_meta or (n > 2).any():\n        return x * 2\n"
+              "    return torch.relu(x) - 1",
+    "counted": "def counted(x, n):\n    return x * (1.0 if n.is_meta else n.float().mean().item()) + n.sum()",
+    "listed": "def listed(x, n):\n    for k in [1] if n.is_meta else n.tolist():\n        x = x * 0.5 + k\n"
+              "    return x",
+}
+
+
+def _decided(name: str) -> None:
+    @production(f"decided by whole numbers: {name}", 0.12, (0, 6))
+    def _add(d: Draw, x: Value) -> None:
+        d.above(_DECIDING[name])
+        d.emit(f"{name}({d.tamed(x, 6.0)}, {d.indices([d.number(1, 4)], 4)})", bits=8.0)
+
+
+for _name in _DECIDING:
+    _decided(_name)
+
+
 @production("a number of the file", 0.4)
 def _number(d: Draw, x: Value) -> None:
     name = d.above(f"NAME = {d.real(-2, 2)}")

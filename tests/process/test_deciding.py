@@ -189,3 +189,18 @@ def test_numbers_that_decide_are_the_examples_in_every_trial(tmp_path: Path, mon
     for asked, sampled in ((mode.captured.asked_of_inputs, False), ((), True)):
         captured = replace(mode.captured, asked_of_inputs=asked)
         assert truths.trials_of(problem, replace(mode, captured=captured), Settings(), 1.0).sample_axis0 is sampled
+
+
+@pytest.mark.parametrize("asks", [
+    "x = x * int(n.max())", "x = x[:, :n.min()]", "for k in n.tolist():\n    x = x + k",
+    "if self.started:\n    x = x + 1", "assert x.max() < 100",
+    "if x.max().item() > 100:\n    raise ValueError('large')"])
+def test_how_far_gradients_reach_is_known_beside_values_that_are_asked_for(asks: str, tmp_path: Path):
+    """The run that shows it is told what the trace was told: results with gradients and without stay apart."""
+    path = tmp_path / "mixed.py"
+    path.write_text(Case(0, "x, n, y", f"{asks}\nreturn x.tanh() * 2, self.l(y).exp() + 1",
+                         "torch.randn(3, 4), torch.tensor([2, 3]), torch.randn(3, 4)",
+                         members="self.l = nn.Linear(4, 4)\n"
+                         "self.register_buffer('started', torch.tensor(True))").text())
+    made = make(path)
+    assert not made.differences() and made.runs_kernels() and not made.given_up, made.given_up
