@@ -29,6 +29,8 @@ from kernelwright.ir.graph import Graph
 _MOST_STEPS = 64
 #: Numbers that are asked of inputs at once, and characters of what makes them.
 _MOST_NUMBERS, _MOST_CHARACTERS = 64, 2000
+#: Characters of such an expression that the report and messages show.
+_MOST_WORDS = 60
 #: Functions that take a number, or numbers, for a size.
 _SIZED = frozenset((torch.nn.functional.pad, torch.arange))
 
@@ -115,21 +117,25 @@ class Deciding:
         return answer
 
 
+def asked_in_words(text: str, graph: Graph) -> str:
+    """An expression of ``graph.asked_of_inputs`` as a user would write it, with the names of the inputs; of a long one
+    these alone."""
+    names = [node["name"] for node in graph.inputs if node is not None]
+    words = re.sub(r"torch\.ops\.aten\.(\w+)\.\w+", r"\1", text.removesuffix(".tolist()"))
+    words = re.sub(r"inputs\[(\d+)\]", lambda found: names[int(found[1])], words)
+    asked = dict.fromkeys(names[int(place)] for place in re.findall(r"inputs\[(\d+)\]", text))
+    return words if len(words) <= _MOST_WORDS else f"what is made of {' and '.join(asked)}"
+
+
 def decided_by(graph: Graph) -> str:
     """By what values the forward of a graph decided, as a sentence for the report; "" where by none."""
-    names = [node["name"] for node in graph.inputs if node is not None]
-
-    def words(text: str) -> str:
-        text = re.sub(r"torch\.ops\.aten\.(\w+)\.\w+", r"\1", text.removesuffix(".tolist()"))
-        return re.sub(r"inputs\[(\d+)\]", lambda found: names[int(found[1])], text)
-
     found = [*(f"buffer {name} is {value!r}" for name, value in graph.decided),
-             *(f"{words(text)} is {value!r}" for text, value in graph.asked_of_inputs)]
+             *(f"{asked_in_words(text, graph)} is {value!r}" for text, value in graph.asked_of_inputs)]
     return f"The forward decides by values: kernels run in calls in which {', '.join(found)}." if found else ""
 
 
 def _is_whole(value: torch.Tensor | None) -> bool:
-    """Whether a tensor is of whole numbers or truth values, and no part of what else may be given."""
+    """Whether something is a plain tensor of whole numbers or truth values."""
     return type(value) is torch.Tensor and value.layout is torch.strided and not value.is_floating_point() \
         and not value.is_complex() and not value.is_quantized
 

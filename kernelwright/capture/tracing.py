@@ -102,7 +102,7 @@ def asking(found: set[str]) -> Iterator[None]:
         inherited = getattr(torch._C.TensorBase, name)
 
         def ask(tensor: torch.Tensor) -> Any:
-            if _is_of_model(sys._getframe(1)):
+            if is_of_model(sys._getframe(1)):
                 found.add(name)
             return inherited.__get__(tensor)
 
@@ -153,7 +153,7 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
     def noted(name: str) -> Any:
         def ask() -> bool:
             frame = sys._getframe(1)
-            if _is_of_model(frame) or frame.f_code.co_filename.startswith(f"{TORCH}utils/"):
+            if is_of_model(frame) or frame.f_code.co_filename.startswith(f"{TORCH}utils/"):
                 found.gradients = True
             return functions[name]()
         return ask
@@ -163,7 +163,7 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
         return apply.__func__(kind, *arguments, **named)
 
     def training(module: torch.nn.Module) -> bool:
-        if _is_of_model(sys._getframe(1)):
+        if is_of_model(sys._getframe(1)):
             if id(module) in own:
                 found.modules.add(own[id(module)])
             else:
@@ -198,7 +198,7 @@ def bound_questions() -> bool:
                for value in list(getattr(module, "__dict__", {}).values()))
 
 
-def _is_of_model(frame: FrameType) -> bool:
+def is_of_model(frame: FrameType) -> bool:
     """Whether code is the user's or of PyTorch's layers, rather than of the machinery that traces them."""
     file = frame.f_code.co_filename
     return not file.startswith((TORCH, _HERE)) or file.startswith(LIBRARY)

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 
 from kernelwright.capture.deciding import Deciding, Sizes, node_of, without_values
-from kernelwright.capture.tracing import _is_of_model
+from kernelwright.capture.tracing import is_of_model
 
 #: The message of a check that Python makes itself, and so waits for.
 ASKED = "asked by Python"
@@ -166,7 +166,7 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
             found.append(name)
             return ask(tensor)
         told = _told(name, tensor, ask, frame, deciding)
-        if told is not None or _is_of_model(frame):  # the exporter itself asks for the ends of slices
+        if told is not None or is_of_model(frame):  # the exporter itself asks for the ends of slices
             deciding.answers.append(_ITSELF if isinstance(told, torch.Tensor) else
                                     _TO_COMPARE if isinstance(told, _Compared) else told)
         return ask(tensor) if told is None else told
@@ -189,7 +189,7 @@ def answered_as_before(answers: Sequence[Any]) -> Iterator[None]:
     waiting = iter(answers)
 
     def answer(name: str, tensor: torch.Tensor, ask: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
-        if not without_values(tensor) or not _is_of_model(frame):
+        if not without_values(tensor) or not is_of_model(frame):
             return ask(tensor)
         told = next(waiting, None)
         if told is _ITSELF:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.capture.deciding import asked_in_words
 from kernelwright.capture.forms import flat
 from kernelwright.capture.parts import PartCall, parts_of
 from kernelwright.containers import Fixed, Form, entries
@@ -241,7 +242,8 @@ def _returned(plan: Plan) -> tuple[str, ...]:
 
 
 def _of_inputs_text(plan: Plan) -> str:
-    rows = [f"(lambda inputs: {text}, {value!r})" for text, value in plan.graph.asked_of_inputs]
+    rows = [f"({asked_in_words(text, plan.graph)!r}, lambda inputs: {text}, {value!r})"
+            for text, value in plan.graph.asked_of_inputs]
     return f"({', '.join(rows)},)" if rows else "()"
 
 
@@ -254,8 +256,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
-    graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: functions of
-    the tensors among the inputs by whose values it decides, and these. results, computed: see
+    graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
+    it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
     """
     values, structure = flat(received(model, inputs))

@@ -323,10 +323,9 @@ def _kernelwright_fit(model, facts, inputs):
             if repr(home[key].item()) != repr(value):
                 raise _KernelwrightMisfit(f"buffer {name}", f"is not {value!r}, by which the forward decides")
     if OF_INPUTS:
-        for ask, value in facts["of_inputs"]:
+        for name, ask, value in facts["of_inputs"]:
             if ask(values[:count]) != value:
-                raise _KernelwrightMisfit("this call", f"has inputs that do not give {value!r}, by which the forward "
-                                          "decides")
+                raise _KernelwrightMisfit(name, f"is not {value!r}, by which the forward decides")
     given = tuple(values)
     if ORDERS:
         for place, order in binding.orders:

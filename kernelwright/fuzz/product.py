@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 
 from kernelwright.algebra.rule import Exactness
 from kernelwright.build.emulation import load_emulated
-from kernelwright.build.module import load_text
+from kernelwright.build.module import kernels_of, load_text
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.fuzz.alike import CHANGES, SETTINGS, Difference, Setting, differences, observe
 from kernelwright.modes import described_mode, distinct
@@ -109,7 +108,7 @@ def make(path: Path, target: str = HOST_TARGET) -> Made:
     if TARGETS[target].emulated:
         result = explain(path, settings=Settings(target=target), device=row)
         problem = load_problem(path, device="cpu")
-        kernels = _kernels_of(result.source)
+        kernels = kernels_of(result.source)
         emitted = load_emulated(result.source, kernels, problem.name) if kernels else \
             load_text(result.source, problem.name)
         return Made(problem, result.source, emitted, result.modes, tuple(result.notes))
@@ -122,11 +121,3 @@ def make(path: Path, target: str = HOST_TARGET) -> Made:
     return Made(problem, text, sys.modules[type(module).__module__],
                 tuple(described_mode(m, row) for m in distinct(modes)), tuple(notes),
                 tuple(dict.fromkeys(note for m in modes for note in m.notes)))
-
-
-def _kernels_of(source: str) -> str:
-    """The text of an emitted file's kernels; "" where it has none."""
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_KERNELWRIGHT_SOURCE":
-            return ast.literal_eval(statement.value)
-    return ""

@@ -15,7 +15,7 @@ import torch
 
 #: Elements taken at a time; about ten float64 temporaries of this size live at once: on a CPU within its caches.
 BLOCK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
-#: So many are compared in less time on a CPU than a GPU takes for what is asked of it, one thing after the other.
+#: Up to so many are compared on the CPU: of a GPU each of a dozen answers is waited for, one after the other.
 _FEW_ELEMENTS = 1 << 14
 #: Axes with more slices than this have no statistics per slice (their vectors would be outputs themselves).
 MOST_SLICES = 1 << 20

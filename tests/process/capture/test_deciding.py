@@ -135,7 +135,7 @@ def test_kernels_run_as_long_as_inputs_of_whole_numbers_decide_alike(name: str, 
     assert not made.differences() and made.runs_kernels(), made.notes
     model, new = made.problem.make_model(0), new_model(made.emitted, made.problem, 0)
     x, numbers = made.problem.make_inputs(0)
-    with pytest.warns(RuntimeWarning, match="has inputs that do not give .*, by which the forward decides"):
+    with pytest.warns(RuntimeWarning, match="is not .*, by which the forward decides"):
         assert torch.equal(new(x, eval(other)), model(x, eval(other)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -204,3 +204,14 @@ def test_how_far_gradients_reach_is_known_beside_values_that_are_asked_for(asks:
                          "self.register_buffer('started', torch.tensor(True))").text())
     made = make(path)
     assert not made.differences() and made.runs_kernels() and not made.given_up, made.given_up
+
+
+def test_a_long_question_has_short_lines_and_few_words(tmp_path: Path):
+    path = tmp_path / "long.py"
+    path.write_text(Case(0, "x, lengths", "n = (((lengths + 1).clamp(0, 7).float() * 1.5).floor().to(torch.int64) // 2"
+                         " + lengths % 3).sum().clamp(1, 4)\nreturn x[:, :int(n)].tanh() * 2 + x[:, :int(n)].exp()",
+                         "torch.randn(3, 9), torch.tensor([5, 7, 2])").text())
+    made = make(path)
+    assert not made.differences() and made.runs_kernels()
+    assert any(note.endswith("in which what is made of lengths is 4.") for note in made.notes), made.notes
+    assert max(map(len, made.text.splitlines())) <= 120
