@@ -56,6 +56,7 @@ def optimize(
     effort: options.Effort = "normal",
     budget: options.Budget = None,
     baselines: options.Baselines = "compile",
+    launch: options.Launch = "auto",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     tiny: options.Tiny = False,
@@ -73,8 +74,8 @@ def optimize(
 
         silence_torch()
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
-                            budget=budget, baselines=baselines, force=force, quiet=quiet, json=json, output=output,
-                            seed=seed, threads=threads, tiny=tiny, model=model)
+                            budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
+                            output=output, seed=seed, threads=threads, tiny=tiny, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -182,6 +183,7 @@ def bench(
     effort: options.Effort = "normal",
     budget: options.Budget = None,
     baselines: options.Baselines = "compile",
+    launch: options.Launch = "auto",
     seed: options.Seed = 0,
     threads: options.Threads = None,
     tiny: options.Tiny = False,
@@ -199,7 +201,8 @@ def bench(
         from kernelwright.suite.runner import render_text, run_suite
 
         settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
-                            budget=budget, baselines=baselines, seed=seed, threads=threads, tiny=tiny, model=model)
+                            budget=budget, baselines=baselines, launch=launch, seed=seed, threads=threads, tiny=tiny,
+                            model=model)
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
                              limit=limit, memory=memory, runner=runner, address=address)

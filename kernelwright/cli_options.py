@@ -32,8 +32,11 @@ Budget = Annotated[float | None, typer.Option(
     "--budget", metavar="SECONDS", help="How long a run may take, from its start to the written file, baselines "
     "included; by default, what the effort says.")]
 Baselines = Annotated[str, typer.Option(
-    metavar="compile|all|none", help="What is timed besides eager: torch.compile; that, with CUDA graphs "
-    "(reduce-overhead) and max-autotune, too, which takes minutes to compile; or nothing.")]
+    metavar="compile|all|none", help="What is timed besides eager: a CUDA graph of it and torch.compile; "
+    "these, with its graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile; or nothing.")]
+Launch = Annotated[str, typer.Option(
+    metavar="auto|graph|direct", help="How a file starts its kernels: as one CUDA graph, one after another, or as "
+    "measured.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]

@@ -38,7 +38,7 @@ class ModeProgram:
     """One mode on its way: the model in it, what was captured, and what became of that.
 
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
-    what was given up, and why.
+    what was given up, and why. graph: whether the program runs as a CUDA graph where it can.
     """
 
     name: str
@@ -48,6 +48,7 @@ class ModeProgram:
     plan: Plan
     recordings: tuple[bool, ...] = (False, True)
     notes: tuple[str, ...] = ()
+    graph: bool = False
 
     def in_mode(self, name: str, model: nn.Module) -> ModeProgram:
         """The same program for another mode, in which the model computes the same."""

@@ -17,6 +17,7 @@ from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
+from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.arguments import split
@@ -64,6 +65,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
+        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         files: list[str] = []
 
         def keep(text: str) -> None:
@@ -104,6 +106,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settin
             problem, example = _load(model_or_path, inputs, target, settings)
         device = device or current_device(TARGETS[target].device)
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
+        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         with stages.stage("generate"):
             modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)

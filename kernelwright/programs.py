@@ -288,7 +288,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     useful = [m for m in modes if m.plan.kernels]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
-    variants = [Variant(m.name, p, m.model, example, m.recordings) for m, p in zip(useful, plans, strict=True)]
+    variants = [Variant(m.name, p, m.model, example, m.recordings, m.graph) for m, p in zip(useful, plans, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(modes)]

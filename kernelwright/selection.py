@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from torch import nn
 from kernelwright.codegen.reference.plan import filled
 from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
+from kernelwright.launching import Direct, as_measured, graph_bytes, runs_as_graph
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages, model_of, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.baselines import Timing, compilers_of, is_slower, time_model
+from kernelwright.timing.baselines import Timing, compilers_of, is_slower, launches_matter, time_model
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
@@ -91,7 +92,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         keep(text)
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
-    slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone)
+    slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone, choose=True)
     lesser = {m.name: tuning.less(m) for m in modes if slower.get(m.program) == SLOWER}
     while lesser and budget.left() >= SHARE_OF_FIRST * took:
         fewer = {name: mode for name, found in lesser.items() if (mode := _next(found)) and mode.plan.kernels}
@@ -99,14 +100,23 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             break
         modes, text, emitted, certificates = certified([fewer.get(m.name, m) for m in modes])
         changed = [m for m in modes if m.name in fewer]
-        again, times = _timed(problem, changed, emitted, example, device, settings, stages, compare=alone)
+        again, times = _timed(problem, changed, emitted, example, device, settings, stages, compare=alone, choose=True)
         slower, timings = again | {m.program: slower[m.program] for m in modes
                                    if m.name not in fewer and m.program in slower}, timings | times
         lesser = {m.name: lesser[m.name] for m in modes if m.name in fewer and again.get(m.program) == SLOWER}
     budget.done("verify")
+    launched = as_measured(modes, timings)
+    if any(new is not old for new, old in zip(launched, modes, strict=True)):
+        with stages.stage("generate"):
+            modes, text, emitted = built(problem, launched, example, target, device)
+        keep(text)
     if not alone:  # what others compile takes its time: beside programs that stay
         budget.baselines_begin()
-        slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True)
+        before = timings
+        slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True,
+                                 before=before)
+        timings = {name: replace(timing, launch=before[name].launch, launches=before[name].launches)
+                   if name in before else timing for name, timing in timings.items()}
     tuning.leave_building()
     if slower:
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]
@@ -154,30 +164,35 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
 
 
 def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, example: list[Any], device: Device,
-           settings: Settings, stages: Stages, *, compare: bool) -> tuple[dict[Hashable, str], dict[str, Any]]:
+           settings: Settings, stages: Stages, *, compare: bool, choose: bool = False,
+           before: Mapping[str, Timing] = MappingProxyType({})) -> tuple[dict[Hashable, str], dict[str, Any]]:
     """Time the modes: the (rendered) programs that are not faster, or fail under the clock, with the reason, and the
-    timings by mode. compare: whether to compile the baselines, and time them, too."""
+    timings by mode. compare: whether to compile the baselines, and time them, too. choose: whether programs that run as
+    graphs are timed without, too, unless graphs were asked for. before: earlier timings, which say what is worth
+    compiling."""
     timings: dict[str, Any] = {}
     slower: dict[Hashable, str] = {}
     budget, programs = stages.budget, distinct(modes)
     for place, mode in enumerate(programs if budget.measures else ()):
         # Compiling a large network twice takes minutes: a quick run compares the mode as constructed.
         compilers = compilers_of("none" if not compare or (place and settings.effort == "quick")
-                                 else settings.baselines, problem.device)
+                                 else settings.baselines, problem.device,
+                                 launches=mode.name in before and launches_matter(before[mode.name]))
         try:
             with stages.stage("time"):
-                candidate = as_called(mode, candidate_of(emitted, problem, mode, settings)) if mode.plan.kernels \
-                    else None
-
+                own = candidate_of(emitted, problem, mode, settings) if mode.plan.kernels else None
+                candidate = as_called(mode, own) if own is not None else None
+                chooses = choose and own is not None and settings.launch == "auto" and runs_as_graph(emitted, mode)
                 timed = partial(
                     time_model, as_called(mode, mode.model), candidate, example, device=problem.device,
                     floor_seconds=described_mode(mode, device).floor_seconds or None,
                     budget_seconds=max(_LEAST_SECONDS, budget.share("time") / (len(programs) - place)),
-                    compilers=compilers, compile_limit_seconds=budget.share("baselines"))
+                    compilers=compilers, compile_limit_seconds=budget.share("baselines"),
+                    direct=as_called(mode, Direct(own, emitted)) if chooses else None)
                 timing = timed()
                 if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
                     timing = timed(repetitions=_FEW)
-                timings[mode.name] = timing
+                timings[mode.name] = replace(timing, graph_bytes=graph_bytes(emitted, own) if own is not None else None)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise

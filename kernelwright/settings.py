@@ -48,10 +48,15 @@ class Settings:
     budget: float | None = _option(None, "Seconds from loading to the written file, baselines included; by default, "
                                    "the effort's. What certifies a file is never left out.")
     """Seconds of a run, or None for the effort's."""
-    baselines: str = _option("compile", "What is timed besides eager: compile is torch.compile, all is that with "
-                             "CUDA graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile.",
+    baselines: str = _option("compile", "What is timed besides eager: compile is a CUDA graph of eager and "
+                             "torch.compile, with its graphs (reduce-overhead) where launches matter; all is these "
+                             "and max-autotune, too, which takes minutes to compile.",
                              ("compile", "all", "none"))
     """Compiled baselines."""
+    launch: str = _option("auto", "How a file starts its kernels: graph launches a program as one CUDA graph, where "
+                          "no gradient is asked of the call; direct one kernel after another; auto what is measured to "
+                          "be faster.", ("auto", "graph", "direct"))
+    """How kernels are launched."""
     force: bool = _option(False, "Replace an output file that exists already.")
     """Overwrite the output."""
     quiet: bool = _option(False, "Print no progress on stderr; errors are still printed.")

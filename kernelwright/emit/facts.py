@@ -35,7 +35,7 @@ OPTIONAL = {
     "UPDATED": {"updated": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"}, "ASKED": {"asked": "None"},
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
-    "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"},
+    "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -247,7 +247,16 @@ def _of_inputs_text(plan: Plan) -> str:
     return f"({', '.join(rows)},)" if rows else "()"
 
 
-def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> list[tuple[str, str]]:
+def is_recordable(plan: Plan) -> bool:
+    """Whether a CUDA graph of a plan's program computes what the program does, call by call: where no submodule stays
+    Python's, no random number is drawn (as far as a plan shows it), and no value decides whether eager's error is due.
+    What else cannot be recorded shows when it is."""
+    return not plan_parts(plan) and not any(n.get("serial", -1) >= 0 for n in plan.graph.nodes()) \
+        and not any(check.waited for check in plan.checks)
+
+
+def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, graph: bool = False
+               ) -> list[tuple[str, str]]:
     """The entries of a plan's table of facts, as (key, text).
 
     inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
@@ -258,7 +267,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
-    :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for.
+    :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
+    whether calls that no gradient is asked of run as a CUDA graph.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -288,4 +298,4 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str) -> li
             ("of_inputs", _of_inputs_text(plan)),
             ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
-            ("given", f"_kernelwright_{mode}_given" if given else "None")]
+            ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph))]

@@ -17,6 +17,7 @@ from kernelwright.emit.facts import (
     Facts,
     conditions,
     has_objects,
+    is_recordable,
     literal,
     module_facts,
     plan_facts,
@@ -48,13 +49,15 @@ _WIDTH = 118
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One mode to emit: its plan, a model in that mode, example inputs, and whether its calls record gradients."""
+    """One mode to emit: its plan, a model in that mode, example inputs, whether its calls record gradients, and whether
+    it runs as a CUDA graph where it can."""
 
     mode: str
     plan: Plan
     model: nn.Module
     inputs: list[Any]
     recordings: tuple[bool, ...] = (False, True)
+    graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     ]))
     runs = "\n\n\n".join(kernels.programs)
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
-    of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode]) for v in variants]
+    of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan))
+                for v in variants]
     holds = conditions([of_model, *of_modes])
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {

@@ -8,6 +8,7 @@ IMPORTS = """\
 import copy
 import ctypes
 import functools
+import gc
 import hashlib
 import inspect
 import operator

@@ -378,9 +378,15 @@ def _kernelwright_call(model, inputs, named, plans):
                                                        *state.values())
             elif torch.is_grad_enabled():
                 with torch.no_grad():
-                    computed = _kernelwright_run(facts, values)
+                    if GRAPHS:
+                        computed = _kernelwright_recorded(model, binding, facts, values)
+                    else:
+                        computed = _kernelwright_run(facts, values)
             else:
-                computed = _kernelwright_run(facts, values)
+                if GRAPHS:
+                    computed = _kernelwright_recorded(model, binding, facts, values)
+                else:
+                    computed = _kernelwright_run(facts, values)
             if RESULTS:
                 return _kernelwright_returned(facts, computed, tensors)
             else:

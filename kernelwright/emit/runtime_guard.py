@@ -152,6 +152,9 @@ class _KernelwrightBinding:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
+        if GRAPHS:
+            self.graph = self.graph_of = None
+            self.recordings, self.recording = 0, threading.Lock()
 
     if OUTSIDE:
         def _bind_outside(self, model, expected, own):
@@ -164,11 +167,16 @@ class _KernelwrightBinding:
                 if form is not None and repr(_kernelwright_form(value, own)) != repr(form):
                     raise _KernelwrightMisfit(text, f"is not {form!r}")
                 if isinstance(value, dict):
-                    self.special.append((value, repr(_kernelwright_form(value, ()))))
+                    self._keep_form(value)
                 else:
                     self._watch(value)
 
     if OBJECTS:
+        def _keep_form(self, value):
+            """Keep the form of a value to compare it at each call: once, though many modules may have one object."""
+            if not any(value is other for other, _ in self.special):
+                self.special.append((value, repr(_kernelwright_form(value, ()))))
+
         def _watch(self, value):
             """Keep a copy of an attribute that can change without being replaced."""
             if isinstance(value, (torch.Tensor, torch.nn.Module, type, types.FunctionType, types.MethodType)):
@@ -177,18 +185,18 @@ class _KernelwrightBinding:
                 if isinstance(value, list):
                     self.tables.append(value)
                 if any(isinstance(v, torch.Tensor) for v in value):
-                    self.special.append((value, repr(_kernelwright_form(value, ()))))
+                    self._keep_form(value)
                 for part in value:
                     self._watch(part)
             elif isinstance(value, set):
                 self.tables.append(value)
             elif type(value).__module__ == "numpy":
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
+                self._keep_form(value)
             elif not isinstance(value, dict) and (isinstance(getattr(value, "__dict__", None), dict)
                                                   or hasattr(type(value), "__slots__")):
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
+                self._keep_form(value)
             elif type(value) is dict and value and not any(isinstance(v, torch.Tensor) for v in value.values()):
-                self.special.append((value, repr(_kernelwright_form(value, ()))))
+                self._keep_form(value)
 
     def _bind_tensors(self, model, modules, facts):
         tables = {(path, key): table for path, m in modules.items()

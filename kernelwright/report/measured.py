@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kernelwright.report import units
 from kernelwright.report.layout import Page
 from kernelwright.timing import Timing
-from kernelwright.timing.baselines import CANDIDATE, EAGER
+from kernelwright.timing.baselines import CANDIDATE, DIRECT, EAGER, GRAPH, wall_seconds
 from kernelwright.verify import Certificate, TrialPlan
 
 #: How the candidate is called in the report.
@@ -77,15 +77,18 @@ def times(page: Page, timing: Timing, title: str) -> None:
             units.seconds(entry.median),
             f"{units.seconds(entry.lower_quartile)} to {units.seconds(entry.upper_quartile)}",
             str(entry.repetitions),
+            units.seconds(entry.waited_seconds) if entry.waited_seconds is not None else "",
             f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})" + (" tie" if ratio.is_tie() else "")
             if ratio is not None else "",
             f"{100 * share:.3g} %" if share is not None else "",
         ])
         styles.append("green" if name == CANDIDATE else "")
-    head = ["", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit"]
+    head = ["", "median", "middle half", "runs", "waited for", f"over {OURS} (95 %)", "of the limit"]
     if not timing.ratios:
-        head, rows = head[:4] + head[5:], [row[:4] + row[5:] for row in rows]
+        head, rows = head[:5] + head[6:], [row[:5] + row[6:] for row in rows]
     page.table(rows, head=head, styles=styles)
+    if found := launch_sentence(timing):
+        page.paragraph(found, hanging=4)
     for name, why in timing.failures.items():
         page.paragraph(f"{name}: no time, {why}", "yellow", hanging=4)
     if timing.compile_seconds is not None and not timing.failures:
@@ -96,6 +99,22 @@ def times(page: Page, timing: Timing, title: str) -> None:
     for name, entry in timing.entries.items():
         if entry.note:
             page.paragraph(f"{OURS if name == CANDIDATE else name}: {entry.note}", "yellow", hanging=4)
+
+
+def launch_sentence(timing: Timing) -> str:
+    """How the candidate's kernels are launched, where there was a choice, and what that gains; "" without one."""
+    if not timing.launch:
+        return ""
+    graph, direct = timing.launches[GRAPH], timing.launches[DIRECT]
+    if graph.waited_seconds and direct.waited_seconds:
+        which, found = "a call that is waited for takes", (graph.waited_seconds, direct.waited_seconds)
+    else:
+        which, found = "the device takes", (graph.median, direct.median)
+    times = f"{which} {units.seconds(found[0])} by a graph and {units.seconds(found[1])} without"
+    if timing.launch == DIRECT:
+        return f"Its kernels are launched one by one: {times}."
+    kept = f", which keeps {units.memory(timing.graph_bytes)} of the device's memory" if timing.graph_bytes else ""
+    return f"A call is one launch, of a CUDA graph{kept}: {times}."
 
 
 def speed_sentence(timing: Timing) -> str:
@@ -111,9 +130,9 @@ def speed_sentence(timing: Timing) -> str:
 
 
 def loss_sentence(timing: Timing) -> str:
-    """The speed of kernels that were dropped, and where single calls are no slower, the calls in a row that are."""
-    own, eager = (timing.entries[name].back_to_back_seconds for name in (CANDIDATE, EAGER))
-    if timing.ratios[EAGER].value < 1.0 or own is None or eager is None:
+    """The speed of kernels that were dropped, and where the device takes no longer, the host's calls that do."""
+    walls = wall_seconds(timing)
+    if timing.ratios[EAGER].value < 1.0 or walls is None:
         return speed_sentence(timing)
-    return f"{speed_sentence(timing)} alone, but of calls in a row each takes {units.seconds(own)}, " \
-           f"eager's {units.seconds(eager)}"
+    eager, own, which = walls
+    return f"{speed_sentence(timing)} alone, but {which} takes {units.seconds(own)}, eager's {units.seconds(eager)}"

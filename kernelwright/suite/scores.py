@@ -26,9 +26,9 @@ from typing import Any
 
 from kernelwright.names import natural
 from kernelwright.suite.results import VERIFIED
-from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE, REDUCE_OVERHEAD
+from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, GRAPHED, MAX_AUTOTUNE, REDUCE_OVERHEAD
 
-BASELINES = (EAGER, COMPILED, REDUCE_OVERHEAD, MAX_AUTOTUNE)
+BASELINES = (EAGER, GRAPHED, COMPILED, REDUCE_OVERHEAD, MAX_AUTOTUNE)
 KERNELS, ORIGINAL, CONSTANT, ELIMINATED = "kernels", "original", "constant", "eliminated"
 KINDS = (KERNELS, ORIGINAL, CONSTANT, ELIMINATED)
 #: Kinds whose speed is due to the problem rather than to kernels.

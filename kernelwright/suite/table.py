@@ -22,10 +22,11 @@ from kernelwright.suite.scores import (
     score_groups,
     score_problems,
 )
-from kernelwright.timing.baselines import COMPILED, EAGER, MAX_AUTOTUNE, REDUCE_OVERHEAD
+from kernelwright.timing.baselines import COMPILED, EAGER, GRAPHED, MAX_AUTOTUNE, REDUCE_OVERHEAD
 
 #: Baselines as columns call them.
-SHORT = {EAGER: "eager", COMPILED: "compile", REDUCE_OVERHEAD: "graphs", MAX_AUTOTUNE: "autotune"}
+SHORT = {EAGER: "eager", GRAPHED: "eager's graph", COMPILED: "compile", REDUCE_OVERHEAD: "reduce-overhead",
+         MAX_AUTOTUNE: "max-autotune"}
 DEFINITIONS = (
     "fast_p: share of all problems that are verified and more than p times as fast as the baseline (KernelBench's "
     "measure). mean: geometric mean of the speed-ups of the verified problems that have the baseline. slower: beyond "

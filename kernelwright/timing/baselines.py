@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -18,28 +19,39 @@ from torch import nn
 from kernelwright.device_lock import clock, locked_device
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
+from kernelwright.timing.graphed import graph_of
 from kernelwright.timing.rounds import Times, measure, ratio
 from kernelwright.timing.statistics import Ratio
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.plain import plain
 
 EAGER, COMPILED, CANDIDATE = "eager", "torch.compile", "candidate"
+GRAPHED = "CUDA graph of eager"
 REDUCE_OVERHEAD = "torch.compile reduce-overhead"
 MAX_AUTOTUNE = "torch.compile max-autotune"
 #: No model is compiled in less.
 _LEAST_COMPILE_SECONDS = 0.05
-#: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile. CUDA graphs
-#: are timed once, as reduce-overhead: they copy the inputs, so that max-autotune is faster without them where the
-#: device, and not the host, takes the time.
-_COMPILERS: dict[str, dict[str, dict[str, str]]] = {
-    "none": {}, "compile": {COMPILED: {}},
-    "all": {COMPILED: {}, REDUCE_OVERHEAD: {"mode": "reduce-overhead"},
+#: The compiled baselines by the value of the setting ``baselines``, with their options of torch.compile (None: none is
+#: compiled). Where the device takes the time, and not the host, max-autotune is faster without graphs, which copy the
+#: inputs: it is timed without, and reduce-overhead has them.
+_COMPILERS: dict[str, dict[str, dict[str, str] | None]] = {
+    "none": {}, "compile": {GRAPHED: None, COMPILED: {}},
+    "all": {GRAPHED: None, COMPILED: {}, REDUCE_OVERHEAD: {"mode": "reduce-overhead"},
             MAX_AUTOTUNE: {"mode": "max-autotune-no-cudagraphs"}}}
+#: What only a GPU has: graphs, without which reduce-overhead is torch.compile as it is.
+_OF_GRAPHS = (GRAPHED, REDUCE_OVERHEAD)
+#: A call's launches matter where one that is waited for takes longer than the device does by this factor.
+_LAUNCHES_MATTER = 1.2
 #: What each compilation may take of the time for all, in parts of those that are still to come; 1 where nothing stands.
-_COMPILE_PARTS = {MAX_AUTOTUNE: 4.0}
+_COMPILE_PARTS = {MAX_AUTOTUNE: 4.0, GRAPHED: 0.1}
 #: Calls until a graph is there: one compiles, one settles its memory, one records.
 _CALLS_TO_RECORD = 3
 
+
+#: How a candidate's kernels are launched: as one CUDA graph, or one after another.
+GRAPH, DIRECT = "graph", "direct"
+#: A graph keeps memory, and stays where it gains this much.
+_GRAPH_GAIN = 1.02
 
 _WALL_NOISE = 1.05
 # Medians that differ by less are equal to whoever has to choose.
@@ -55,7 +67,9 @@ class Timing:
     ``failures`` gives the reason for each baseline without a time. ``ratios`` holds each other entry over the
     candidate. ``share_of_floor`` is floor / median by entry: 1 is the machine's limit. ``below_floor`` names
     entries faster than the floor: their time, or the floor, cannot be right. ``compile_seconds`` is the first
-    call under torch.compile (all compiled baselines together).
+    call under torch.compile (all compiled baselines together). ``launches`` has the times of a candidate that was
+    launched in both ways, as `GRAPH` and `DIRECT`; ``launch`` is that of the candidate's entry, "" where it has one
+    only. ``graph_bytes`` is what the candidate's graph keeps of the device's memory.
     """
 
     entries: dict[str, Times]
@@ -68,6 +82,9 @@ class Timing:
     device: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    launch: str = ""
+    launches: dict[str, Times] = field(default_factory=dict)
+    graph_bytes: int | None = None
 
     def sentence(self) -> str:
         """Say the result in words."""
@@ -92,8 +109,9 @@ class Timing:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the sentence."""
-        entries = {name: times.to_json() for name, times in self.entries.items()}
-        return {**plain(self), "entries": entries, "sentence": self.sentence()}
+        entries, launches = ({name: times.to_json() for name, times in some.items()}
+                             for some in (self.entries, self.launches))
+        return {**plain(self), "entries": entries, "launches": launches, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True)
@@ -109,11 +127,21 @@ class _OutOfTime(BaseException):
     """Not an Exception, so that no compiler stage takes it for one of its own failures."""
 
 
-def compilers_of(setting: str, device: torch.device | str) -> dict[str, dict[str, str]]:
-    """The compiled baselines of a value of the setting ``baselines``, with their options of torch.compile. Only a GPU
-    has graphs, without which reduce-overhead is torch.compile as it is."""
-    return {name: options for name, options in _COMPILERS[setting].items()
-            if name != REDUCE_OVERHEAD or torch.device(device).type == "cuda"}
+def compilers_of(setting: str, device: torch.device | str, *, launches: bool = False
+                 ) -> dict[str, dict[str, str] | None]:
+    """The compiled baselines of a value of the setting ``baselines``, with their options of torch.compile. launches:
+    whether a call's launches matter, of which reduce-overhead makes one."""
+    found = dict(_COMPILERS[setting])
+    if launches and COMPILED in found:
+        found[REDUCE_OVERHEAD] = _COMPILERS["all"][REDUCE_OVERHEAD]
+    return {name: options for name, options in found.items()
+            if name not in _OF_GRAPHS or torch.device(device).type == "cuda"}
+
+
+def launches_matter(timing: Timing) -> bool:
+    """Whether what the host does for a call of eager takes longer than the device's work."""
+    eager = timing.entries[EAGER]
+    return eager.waited_seconds is not None and eager.waited_seconds > _LAUNCHES_MATTER * eager.median
 
 
 def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -158,6 +186,20 @@ def compiled_baseline(
     if reason:
         return CompiledBaseline(None, reason, seconds)
     return CompiledBaseline(call, "", seconds)
+
+
+def graphed_baseline(model: nn.Module, inputs: Sequence[Any]) -> CompiledBaseline:
+    """The model's own calls as a CUDA graph, as users record one by hand. Never raises an Exception: the reason for
+    none is in the result."""
+    started = clock()
+    try:
+        call = graph_of(model, inputs)
+        call()
+        _synchronize(inputs)
+    except Exception as error:  # what cannot be recorded is a result
+        lines = str(error).strip().splitlines()
+        return CompiledBaseline(None, f"{type(error).__name__}: {lines[0] if lines else ''}"[:400], clock() - started)
+    return CompiledBaseline(call, "", clock() - started)
 
 
 def import_compiler() -> None:
@@ -215,17 +257,19 @@ def time_model(
     budget_seconds: float = 10.0,
     repetitions: int | None = None,
     compile_limit_seconds: float = 120.0,
-    compilers: Mapping[str, Mapping[str, str]] | None = None,
+    compilers: Mapping[str, Mapping[str, str] | None] | None = None,
     others: Mapping[str, Callable[..., object]] | None = None,
     fresh_inputs: Callable[[], object] | None = None,
     flush_cache: bool = True,
+    direct: Callable[..., object] | None = None,
 ) -> Timing:
     """Time eager, torch.compile, ``candidate`` and ``others`` (modules by name) on the same inputs.
 
     ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
     ``compilers`` are options of torch.compile by entry, as of `compilers_of`; by default torch.compile as it
     is. ``budget_seconds`` is for measuring; all compilations together have ``compile_limit_seconds``. Modules stay in
-    the mode in which they are. Raises what the model or the candidate raises.
+    the mode in which they are. ``direct`` is the candidate with its kernels launched one by one, where ``candidate``
+    runs as a graph: what is faster is the candidate's entry. Raises what the model or the candidate raises.
     """
     callables = {EAGER: module_callable(model, inputs)}
     failures: dict[str, str] = {}
@@ -237,7 +281,8 @@ def time_model(
     for name, options in compilers.items():
         limit = (compile_limit_seconds - (compile_seconds or 0.0)) * parts[name] / sum(parts.values())
         del parts[name]
-        compiled = compiled_baseline(model, inputs, limit_seconds=limit, **options)
+        compiled = graphed_baseline(model, inputs) if options is None else \
+            compiled_baseline(model, inputs, limit_seconds=limit, **options)
         compile_seconds = (compile_seconds or 0.0) + compiled.seconds
         if compiled.call is None:
             failures[name] = compiled.reason
@@ -245,6 +290,8 @@ def time_model(
             callables[name] = compiled.call
     if candidate is not None:
         callables[CANDIDATE] = module_callable(candidate, inputs)
+        if direct is not None:
+            callables[DIRECT] = module_callable(direct, inputs)
     for name, module in (others or {}).items():
         callables[name] = module_callable(module, inputs)
     with locked_device():
@@ -256,13 +303,27 @@ def time_model(
             flush_cache=flush_cache,
             fresh_inputs=fresh_inputs,
         )
-    return summarize(
+    launch, launches = "", {}
+    if direct is not None:
+        launches = {GRAPH: entries[CANDIDATE], DIRECT: entries.pop(DIRECT)}
+        launch = GRAPH if graph_pays(launches[GRAPH], launches[DIRECT]) else DIRECT
+        entries[CANDIDATE] = launches[launch]
+    return replace(summarize(
         entries,
         device=device,
         floor_seconds=floor_seconds,
         failures=failures,
         compile_seconds=compile_seconds,
-    )
+    ), launch=launch, launches=launches)
+
+
+def graph_pays(graph: Times, direct: Times) -> bool:
+    """Whether a program is better launched as a graph: by the device's time and that of a call that is waited for, of
+    which either counts for somebody."""
+    gains = [direct.median / graph.median]
+    if graph.waited_seconds and direct.waited_seconds:
+        gains.append(direct.waited_seconds / graph.waited_seconds)
+    return geometric_mean(gains) >= _GRAPH_GAIN
 
 
 def summarize(
@@ -299,12 +360,22 @@ def summarize(
 
 def is_slower(timing: Timing) -> bool:
     """Whether the candidate takes longer than eager: on the device, or, beyond the noise of a single batch, by the
-    wall clock of calls in a row, where what the host does for a call decides."""
-    eager, candidate = timing.entries[EAGER], timing.entries[CANDIDATE]
+    wall clock, where what the host does for a call decides."""
     if timing.ratios[EAGER].value < 1.0:
         return True
-    usual, own = eager.back_to_back_seconds, candidate.back_to_back_seconds
-    return usual is not None and own is not None and own > _WALL_NOISE * usual
+    walls = wall_seconds(timing)
+    return walls is not None and walls[1] > _WALL_NOISE * walls[0]
+
+
+def wall_seconds(timing: Timing) -> tuple[float, float, str] | None:
+    """Wall seconds of eager's calls and the candidate's, and which calls, in words: those in a row, else those that are
+    waited for; None where there was no time for either."""
+    eager, candidate = timing.entries[EAGER], timing.entries[CANDIDATE]
+    if eager.back_to_back_seconds is not None and candidate.back_to_back_seconds is not None:
+        return eager.back_to_back_seconds, candidate.back_to_back_seconds, "of calls in a row each"
+    if eager.waited_seconds is not None and candidate.waited_seconds is not None:
+        return eager.waited_seconds, candidate.waited_seconds, "a call that is waited for"
+    return None
 
 
 def _synchronize(inputs: Sequence[Any]) -> None:

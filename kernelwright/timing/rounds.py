@@ -25,6 +25,10 @@ MOST_CALLS_IN_ROUND = 8
 #: Wall time that a batch of back-to-back calls aims at, and how many there are.
 BATCH_SECONDS = 0.02
 BATCHES = 3
+#: Calls of each callable that are waited for one by one, and the share of the budget that they may take; the least of
+#: them may take as long again as all of it.
+MOST_WAITED, LEAST_WAITED = 25, 3
+WAITED_SHARE = 0.1
 #: Measuring ends early where every median's 95 % interval is as narrow as this, relative to the median.
 NARROW = 0.004
 
@@ -36,6 +40,8 @@ class Times:
 
     ``first_seconds`` is the wall time of the very first call. ``back_to_back_seconds`` is wall time per call
     of ``batch`` calls in a row on warm caches, host overhead included (None where the budget had no room).
+    ``waited_seconds`` is the median wall time of one call on warm caches, from its beginning until its results are
+    there (None where the budget had no room).
     ``elsewhere_seconds`` is how long the device went on after a call's end on its own stream: work on other
     streams that the events did not see. ``note`` says what limits the measurement.
     """
@@ -54,6 +60,7 @@ class Times:
     back_to_back_seconds: float | None
     batch: int
     elsewhere_seconds: float
+    waited_seconds: float | None = None
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -128,9 +135,9 @@ def _measure(
         if repetitions is not None and done >= max(1, repetitions):
             break
         used = time.perf_counter() - started
-        # A fifth of the budget is kept for the batches of back-to-back calls.
+        # The rest of the budget is kept for calls that are waited for, and for batches of calls in a row.
         if repetitions is None and (
-            done >= MOST_ROUNDS or (done >= LEAST_ROUNDS and used + longest > 0.8 * budget)
+            done >= MOST_ROUNDS or (done >= LEAST_ROUNDS and used + longest > 0.7 * budget)
             or (done >= 25 and done % 5 == 0 and all(_narrow(samples[n]) for n in live))
         ):
             break
@@ -146,9 +153,12 @@ def _measure(
         longest = max(longest, time.perf_counter() - begun)
         done += 1
     clock.finish()
-    in_a_row = _back_to_back({n: callables[n] for n in names if not warm[n].overlong}, clock, warm, budget)
+    called = {n: callables[n] for n in names if not warm[n].overlong}
+    waited = _waited(called, clock, warm, budget)
+    in_a_row = _back_to_back(called, clock, warm, budget)
     return {
-        name: _times(name, callables[name], clock, samples[name], rounds[name], warm[name], budget, in_a_row.get(name))
+        name: _times(name, callables[name], clock, samples[name], rounds[name], warm[name], budget, in_a_row.get(name),
+                     waited.get(name))
         for name in names
     }
 
@@ -198,6 +208,7 @@ def _times(
     warm: _Warm,
     budget: float,
     in_a_row: tuple[float, int] | None,
+    waited: float | None,
 ) -> Times:
     median = quantile(seconds, 0.5)
     notes = []
@@ -226,8 +237,24 @@ def _times(
         back_to_back_seconds=per_call,
         batch=batch,
         elsewhere_seconds=elsewhere,
+        waited_seconds=waited,
         note="; ".join(notes),
     )
+
+
+def _waited(callables: Mapping[str, Callable[[], object]], clock: Any, warm: Mapping[str, _Warm], budget: float
+            ) -> dict[str, float]:
+    """Median wall seconds of a call that is waited for; those of all callables in turn, as whatever else the host does
+    may last for a while."""
+    together = sum(warm[name].typical for name in callables)
+    count = min(MOST_WAITED, int(WAITED_SHARE * budget / max(together, 1e-7)))
+    if count < LEAST_WAITED:
+        count = LEAST_WAITED if LEAST_WAITED * together <= budget else 0
+    found: dict[str, list[float]] = {name: [] for name in callables}
+    for _ in range(count):
+        for name, function in callables.items():
+            found[name].append(_issue(function, clock)[1])
+    return {name: quantile(seconds, 0.5) for name, seconds in found.items() if seconds}
 
 
 def _back_to_back(callables: Mapping[str, Callable[[], object]], clock: Any, warm: Mapping[str, _Warm], budget: float

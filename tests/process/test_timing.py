@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -210,12 +211,74 @@ def test_compilations_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return CompiledBaseline(lambda: None, "", 2.0)
 
     monkeypatch.setattr("kernelwright.timing.baselines.compiled_baseline", compiled)
+    monkeypatch.setattr("kernelwright.timing.baselines.graphed_baseline", lambda model, inputs: CompiledBaseline(
+        None, "no graph", 0.0))
     found = time_model(Fast(), None, [torch.ones(4)], device="cpu", budget_seconds=0.01, flush_cache=False,
                        compilers=compilers_of("all", "cuda"), compile_limit_seconds=62.0)
     assert [mode for mode, _ in limits] == [None, "reduce-overhead", "max-autotune-no-cudagraphs"]
     assert [seconds for _, seconds in limits] == pytest.approx([62.0 / 6, 12.0, 58.0])
     assert found.compile_seconds == 6.0
+    assert found.failures["CUDA graph of eager"] == "no graph"
     assert list(compilers_of("all", "cpu")) == ["torch.compile", "torch.compile max-autotune"]
+    assert list(compilers_of("compile", "cuda")) == ["CUDA graph of eager", "torch.compile"]
+    assert list(compilers_of("compile", "cuda", launches=True))[2:] == ["torch.compile reduce-overhead"]
+    assert list(compilers_of("compile", "cpu", launches=True)) == ["torch.compile"]
+    assert not compilers_of("none", "cuda", launches=True)
+
+
+def test_a_graph_that_is_no_graph_is_a_reason() -> None:
+    """Here there is no device: whatever recording raises is said, and nothing fails."""
+    found = baselines_module.graphed_baseline(Fast(), [torch.ones(4)])
+    assert found.call is None and found.reason
+
+
+def made(seconds: float, waited: float | None = None, in_a_row: float | None = None) -> Times:
+    some = (seconds,) * 5
+    return Times("any", some, some, seconds, seconds, seconds, seconds, (seconds, seconds), 5, 1, seconds, in_a_row, 0,
+                 0.0, waited)
+
+
+def test_how_a_candidate_is_launched() -> None:
+    pays = baselines_module.graph_pays
+    assert pays(made(1.0), made(1.1)) and not pays(made(1.0), made(1.01)) and not pays(made(1.1), made(1.0))
+    assert pays(made(1.0, 1.0), made(1.0, 1.1)) and not pays(made(1.0, 1.0), made(1.0, 1.01))
+    assert pays(made(1.02, 1.0), made(1.0, 1.5)) and not pays(made(1.0, 2.0), made(1.01, 1.0))
+
+
+def test_what_the_host_takes_decides_where_it_was_measured() -> None:
+    def timing(eager: Times, candidate: Times) -> Any:
+        return summarize({"eager": eager, "candidate": candidate}, device="cpu")
+
+    slower = baselines_module.is_slower
+    assert slower(timing(made(1.0), made(1.1))) and not slower(timing(made(1.1), made(1.0)))
+    assert slower(timing(made(1.1, 2.0), made(1.0, 2.2))) and not slower(timing(made(1.1, 2.0), made(1.0, 2.0)))
+    assert not slower(timing(made(1.1, 2.0, 3.0), made(1.0, 2.2, 2.9)))  # calls in a row say more
+    matter = baselines_module.launches_matter
+    assert matter(timing(made(1.0, 1.5), made(1.0))) and not matter(timing(made(1.0, 1.1), made(1.0)))
+    assert not matter(timing(made(1.0), made(1.0)))
+
+
+@pytest.mark.usefixtures("simulated")
+def test_both_launches_are_timed_and_the_better_is_the_candidate() -> None:
+    found = time_model(Slow(), Fast(), [torch.ones(4)], device="cpu", budget_seconds=0.5, flush_cache=False,
+                       compilers={}, direct=Slow())
+    assert found.launch == "graph" and set(found.launches) == {"graph", "direct"}
+    assert set(found.entries) == {"eager", "candidate"} and found.entries["candidate"] == found.launches["graph"]
+    found = time_model(Slow(), Slow(), [torch.ones(4)], device="cpu", budget_seconds=0.5, flush_cache=False,
+                       compilers={}, direct=Fast())
+    assert found.launch == "direct" and found.ratios["eager"].value == pytest.approx(3, rel=0.01)
+    document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert document["launches"]["graph"]["median"] > document["launches"]["direct"]["median"]
+
+
+@pytest.mark.usefixtures("simulated")
+def test_calls_that_are_waited_for() -> None:
+    times = measure({"slow": sleeper(0.02), "fast": sleeper(0.005)}, device="cpu", budget_seconds=1.5,
+                    flush_cache=False)
+    assert times["slow"].waited_seconds == pytest.approx(0.02, rel=0.01)
+    assert times["fast"].waited_seconds == pytest.approx(0.005, rel=0.01)
+    times = measure({"slow": sleeper(0.2), "fast": sleeper(0.1)}, device="cpu", budget_seconds=0.5, flush_cache=False)
+    assert times["slow"].waited_seconds is None  # no room for three of them
 
 
 def test_nothing_honest_is_below_the_floor() -> None:

@@ -99,7 +99,8 @@ def test_settings_defaults_and_output() -> None:
     assert Settings().as_json() == {"target": "auto", "precision": "match", "contractions": "auto",
                                     "effort": "normal", "force": False,
                                     "quiet": False, "json": False, "output": None, "seed": 0, "threads": None,
-                                    "baselines": "compile", "tiny": False, "model": None, "budget": None}
+                                    "baselines": "compile", "tiny": False, "model": None, "budget": None,
+                                    "launch": "auto"}
 
 
 def test_output_folder_missing_file_and_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

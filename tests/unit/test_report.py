@@ -132,6 +132,23 @@ def test_kernels_that_lost_are_no_success():
     text = render_text(result(mode(kernels=(), timing=dataclasses.replace(both, entries=entries),
                                    certificate=certificate())))
     assert "alone, but of calls in a row each takes 3.00 s, eager's 2.00 s" in " ".join(text.split())
+    entries = {n: dataclasses.replace(both.entries[n], back_to_back_seconds=None, waited_seconds=s)
+               for n, s in in_a_row.items()}
+    text = render_text(result(mode(kernels=(), timing=dataclasses.replace(both, entries=entries),
+                                   certificate=certificate())))
+    assert "alone, but a call that is waited for takes 3.00 s, eager's 2.00 s" in " ".join(text.split())
+
+
+def test_how_kernels_are_launched_and_what_a_graph_keeps():
+    both = timing()
+    graph = dataclasses.replace(both.entries[CANDIDATE], waited_seconds=2e-3)
+    launches = {"graph": graph, "direct": dataclasses.replace(graph, waited_seconds=3e-3)}
+    for launch, words in (("graph", "A call is one launch, of a CUDA graph, which keeps 64.0 MB of the device's "
+                           "memory: a call that is waited for takes 2.00 ms by a graph and 3.00 ms without."),
+                          ("direct", "Its kernels are launched one by one: a call that is waited for takes")):
+        found = dataclasses.replace(both, launch=launch, launches=launches, graph_bytes=64 * 10**6)
+        text = " ".join(render_text(result(mode(timing=found, certificate=certificate()))).split())
+        assert words in text and "waited for" in text
 
 
 def test_failed_and_skipped_checks_are_shown():

@@ -834,3 +834,50 @@ def test_memory_of_what_nobody_reads_again_is_for_what_comes_next(tmp_path, monk
     with torch.no_grad():
         assert_like(found, old.eval()(x))
     assert len(alive) == 9 and max(alive[1:]) <= 3, alive
+
+
+SHARED = """
+    class Config:
+        def __init__(self):
+            self.slope, self.levels = 0.5, {"some": [1.0, 2.0]}
+
+    class Block(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+
+        def forward(self, x):
+            return torch.tanh(x) * self.config.slope + self.config.levels["some"][1]
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            config = Config()
+            self.blocks = nn.ModuleList(Block(config) for _ in range(6))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    def get_inputs():
+        return [torch.rand(4, 8)]
+
+    def get_init_inputs():
+        return []
+"""
+
+
+def test_an_object_that_modules_share_is_compared_once_a_call(tmp_path):
+    """Models of one family give each of their modules the same configuration."""
+    original, emitted, _ = emit(tmp_path, "shared", SHARED)
+    old, new, inputs = models(original, emitted)
+    with torch.no_grad(), kernels_run(emitted, 2):
+        for _ in range(2):
+            assert_like(new(*inputs), old(*inputs))
+    binding, = emitted._kernelwright_bindings[new].values()
+    assert [type(value).__name__ for value, _ in binding.special] == ["Config"]
+    for model in (old, new):
+        model.blocks[3].config.levels["some"][1] = 3.0
+    with torch.no_grad(), original_runs(emitted, times=1):
+        assert_like(new(*inputs), old(*inputs))

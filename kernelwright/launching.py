@@ -1,0 +1,64 @@
+"""How the programs of a file are launched: as one CUDA graph, or kernel by kernel, as measured beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from kernelwright.codegen.generate import TARGETS, is_here
+from kernelwright.modes import ModeProgram, distinct
+from kernelwright.settings import Settings
+from kernelwright.timing.baselines import DIRECT, Timing
+
+
+def graphs_wanted(settings: Settings, target: str) -> bool:
+    """Whether programs are written to run as graphs, as far as they can: measurements may say otherwise."""
+    return settings.launch != "direct" and TARGETS[target].device == "cuda" and \
+        (is_here(target) or settings.launch == "graph")
+
+
+def _tables(emitted: ModuleType) -> Iterator[dict[str, Any]]:
+    """The facts of an emitted module's modes that run as graphs."""
+    for facts in getattr(emitted, "_KERNELWRIGHT_PLANS", {}).values():
+        for table in facts if isinstance(facts, tuple) else (facts,):
+            if table.get("graph"):
+                yield table
+
+
+def runs_as_graph(emitted: ModuleType, mode: ModeProgram) -> bool:
+    """Whether calls of a mode that no gradient is asked of run as a graph in an emitted module."""
+    return any(table["training"] == mode.model.training for table in _tables(emitted))
+
+
+class Direct(nn.Module):
+    """A model of an emitted module, with its kernels launched one by one."""
+
+    def __init__(self, model: nn.Module, emitted: ModuleType) -> None:
+        super().__init__()
+        self.model, self.tables = model, list(_tables(emitted))
+
+    def forward(self, *inputs: Any) -> Any:
+        for table in self.tables:
+            table["graph"] = False
+        try:
+            return self.model(*inputs)
+        finally:
+            for table in self.tables:
+                table["graph"] = True
+
+
+def graph_bytes(emitted: ModuleType, model: nn.Module) -> int | None:
+    """Bytes of the device's memory that the graphs of an emitted module's model keep; None where none was recorded."""
+    found = [binding.graph.bytes for binding in getattr(emitted, "_kernelwright_bindings", {}).get(model, {}).values()
+             if getattr(binding, "graph", None) is not None]
+    return sum(found) if found else None
+
+
+def as_measured(modes: Sequence[ModeProgram], timings: Mapping[str, Timing]) -> list[ModeProgram]:
+    """The modes, those without graphs whose calls were no faster by one."""
+    chosen = {mode.program: timings[mode.name].launch for mode in distinct(modes) if mode.name in timings}
+    return [replace(mode, graph=False) if chosen.get(mode.program) == DIRECT else mode for mode in modes]
