@@ -80,12 +80,38 @@ def _kernelwright_warn(model, misfit):
         warnings.warn(f"ModelNew runs the original computation: {thing} {problem}", RuntimeWarning, stacklevel=6)
 
 
+def _kernelwright_quick():
+    """What tells quickly that dictionaries (by their versions) and tensors are as they were, where this PyTorch has it
+    and it does: torch.compile's own, which is private. Elsewhere all is compared, which says the same."""
+    try:
+        from torch._C._dynamo.guards import TensorGuards, dict_version
+
+        table, seen = vars(torch.nn.Module()), set()
+        for change in ({"training": False}, {"training": False}, {"mine": 1}, {"mine": 1.0}):
+            table.update(change)
+            seen.add(dict_version(table))
+        del table["mine"]
+        like = torch.zeros(2, 3)
+        others = (like.t(), like.double(), like[:, :2], torch.nn.Parameter(like), torch.zeros(3, 2), like.to_sparse())
+        guard = TensorGuards(like, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        works = len({*seen, dict_version(table)}) >= 4 and dict_version(table) == dict_version(table) \\
+            and guard.check(torch.ones(2, 3)) and not any([guard.check(other) for other in others])
+    except Exception:
+        works = False
+    return (dict_version, TensorGuards) if works else (None, None)
+
+
+_kernelwright_version, _kernelwright_tensors = _kernelwright_quick()
+
+
 class _KernelwrightBinding:
     """A model that was compared with the facts of a mode, and how to see at later calls that it is the same.
 
-    tables and snapshots: dictionaries (of attributes, submodules) that must equal their copies. hooks: those that must
-    be empty; to look at two for each takes longer, as a large model's are in no cache.
-    numbers: (dictionary, key, value) of the own classes' attributes; 2, 2.0 and True are equal, yet not the same.
+    tables and snapshots: dictionaries (of attributes, submodules) and lists that must equal their copies. hooks: those
+    that must be empty; to look at two for each takes longer, as a large model's are in no cache.
+    numbers: (dictionary, key, value) of the own modules' attributes, and of_classes of their classes'; 2, 2.0 and True
+    are equal, yet not the same. versions: of the tables that are dictionaries, when they were last compared. same: what
+    tells whether tensors are of the kinds of those that were last found to fit and that kernels can read as they are.
     homes and keys: where the tensors of the facts are kept. Raises _KernelwrightMisfit.
     """
 
@@ -102,7 +128,7 @@ class _KernelwrightBinding:
             free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, as they are
         if OBJECTS:
             self.special = []
-        self.tables, self.hooks, self.numbers, self.sized, self.absent = [], [], [], [], []
+        self.tables, self.hooks, self.numbers, self.sized, self.absent, self.of_classes = [], [], [], [], [], []
         for path, module in modules.items():
             training = facts["training"]
             if OTHER_MODE:
@@ -134,14 +160,17 @@ class _KernelwrightBinding:
             if type(module).__module__ in own:
                 self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
                                  if isinstance(value, (bool, int, float))]
-                self.numbers += [(vars(kind), key[6:], vars(kind)[key[6:]]) for kind in type(module).__mro__
-                                 for key in expected if key.startswith("class ") and key[6:] in vars(kind)]
+                self.of_classes += [(vars(kind), key[6:], vars(kind)[key[6:]]) for kind in type(module).__mro__
+                                    for key in expected if key.startswith("class ") and key[6:] in vars(kind)]
             self.sized += [module._parameters, module._buffers]
             self.absent += [(table, key) for table in (module._parameters, module._buffers)
                             for key, value in table.items() if value is None]
         if OUTSIDE:
             self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
+        self.versions, self.dicts = None, [table for table in self.tables if type(table) is dict]
+        if OBJECTS:
+            self.lists = [(table, kept) for table, kept in zip(self.tables, self.snapshots) if type(table) is not dict]
         self.sizes = list(map(len, self.sized))
         self._bind_tensors(model, modules, facts)
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
@@ -150,7 +179,7 @@ class _KernelwrightBinding:
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
         if ORDERS:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
-        self.kinds = self.types = None  # of the tensors that were last found to fit
+        self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
         self.twin, self.lock = None, threading.Lock()
         if GRAPHS:
             self.graph = self.graph_of = None
@@ -244,8 +273,18 @@ class _KernelwrightBinding:
             if OBJECTS:
                 if not all([repr(_kernelwright_form(value, ())) == form for value, form in self.special]):
                     return False
-            return (not any(self.hooks) and self.tables == self.snapshots and list(map(len, self.sized)) == self.sizes
-                    and all([table[key] is value for table, key, value in self.numbers])
+            versions = list(map(_kernelwright_version, self.dicts)) if _kernelwright_version else None
+            if versions is None or versions != self.versions:
+                if self.tables != self.snapshots:
+                    return False
+                if not all([table[key] is value for table, key, value in self.numbers]):
+                    return False
+                self.versions = versions
+            if OBJECTS:
+                if not all([table == kept for table, kept in self.lists]):
+                    return False
+            return (not any(self.hooks) and list(map(len, self.sized)) == self.sizes
+                    and all([table[key] is value for table, key, value in self.of_classes])
                     and all([table[key] is None for table, key in self.absent]))
         except (NameError, LookupError, AttributeError, RuntimeError, ValueError, TypeError):
             return False  # something is gone, or can't be compared: bind anew
@@ -313,10 +352,12 @@ def _kernelwright_fit(model, facts, inputs):
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
         raise _KernelwrightMisfit(missing.args[0], "is missing") from None
-    kinds = list(map(type, values))
-    if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
-        _kernelwright_check(values, binding.checks)
-        binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
+    same = binding.same is not None and binding.same.check(*values)
+    if not same:
+        kinds = list(map(type, values))
+        if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
+            _kernelwright_check(values, binding.checks)
+            binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
     if ASKED:
         if facts["asked"] is not None:
             tensors = values[:count], [home[key] for home, key in binding.parameters.values()]
@@ -339,8 +380,10 @@ def _kernelwright_fit(model, facts, inputs):
         for place, order in binding.orders:
             values[place] = values[place].permute(order)
     addresses = list(map(torch.Tensor.data_ptr, values))
-    if any([address & 15 or not address for address in addresses]) or any(map(torch.Tensor.is_neg, values)) \\
-            or not all(map(torch.Tensor.is_contiguous, values)):
+    readable = same or (all(map(torch.Tensor.is_contiguous, values)) and not any(map(torch.Tensor.is_neg, values)))
+    if not same and readable and _kernelwright_tensors is not None:
+        binding.same = _kernelwright_tensors(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    if not readable or any([address & 15 or not address for address in addresses]):
         for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
             somewhere = bool(value.data_ptr()) or value.numel() == 0
             if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:

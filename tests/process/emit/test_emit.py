@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import io
@@ -255,15 +256,20 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before the first call", "after a call"])
+@pytest.mark.parametrize("late", [0, 1, 2], ids=["at first", "after a call", "of a PyTorch that tells less"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_changed_models(attributes, change, late):
+def test_changed_models(attributes, change, late, monkeypatch):
     old, new, x, emitted = attributes
+    assert emitted._kernelwright_version is not None  # PyTorch has it, and it works
+    if late == 2:
+        monkeypatch.setattr(emitted, "_kernelwright_version", None)
+        monkeypatch.setattr(emitted, "_kernelwright_tensors", None)
     slopes = type(old.gate).slope, type(new.gate).slope
     try:
         with torch.no_grad():
             if late:
-                with kernels_run(emitted, 1):
+                with kernels_run(emitted, 2):
+                    new(x)
                     new(x)
             for model in (old, new):
                 torch.manual_seed(1)
@@ -305,6 +311,33 @@ def test_changes_that_fit(attributes, change):
             torch.manual_seed(1)
             FITTING[change](model)
         assert_like(new(x), old(x))
+
+
+OTHER_DATA = {
+    "shape": lambda t: t[:, :, :1], "order of axes": lambda t: t.transpose(2, 3), "type": lambda t: t.double(),
+    "layout": lambda t: t.to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["", "of a PyTorch that tells less"])
+@pytest.mark.parametrize("change", OTHER_DATA)
+def test_a_parameter_that_gets_other_data(attributes, change, quick, monkeypatch):
+    """The very parameter, in which nothing but its data is another."""
+    _, new, x, emitted = attributes
+    if not quick:
+        monkeypatch.setattr(emitted, "_kernelwright_tensors", None)
+    with torch.no_grad():
+        with kernels_run(emitted, 3):
+            wanted, *_ = [new(x) for _ in range(3)]
+        binding, = emitted._kernelwright_bindings[new].values()
+        assert (binding.same is not None) == quick
+        before = new.first.weight.data
+        new.first.weight.data = OTHER_DATA[change](before)
+        with original_runs(emitted), contextlib.suppress(RuntimeError):  # which some of these raise
+            new(x)
+        new.first.weight.data = before
+        with kernels_run(emitted, 2):
+            assert_like([new(x), new(x)], [wanted, wanted])
 
 
 def test_resized_parameters(norm):
