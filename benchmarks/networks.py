@@ -6,12 +6,14 @@ file is of a size for a GPU, with a tiny one in its TINY. What is not installed 
     python benchmarks/networks.py write networks --set timm --dtype float32 --dtype bfloat16
     kernelwright bench networks --effort quick --baselines none --workers 1                 # or --tiny
     python benchmarks/networks.py table bench_results/results.jsonl
+    python benchmarks/networks.py times bench_results/results.jsonl
 
     python benchmarks/networks.py plan networks --tiny --output planned.jsonl               # seconds each on one core
     python benchmarks/networks.py table planned.jsonl
 
 `plan` goes up to the plan alone, which it evaluates in float64 against the model. `table` prints Markdown: how many are
-served whole, in part or not, and each with its reason.
+served whole, in part or not, and each with its reason. `times` prints the device's time and that of calls that are
+waited for, beside every baseline.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from network_lists import SETS
 from network_lists.declaration import DTYPES
 from network_lists.planned import plan_all
 from network_lists.table import table
+from network_lists.times import times
 
 
 def write(folder: Path, sets: list[str], dtypes: list[str]) -> None:
@@ -51,6 +54,8 @@ def main() -> None:
     writing.add_argument("--dtype", action="append", choices=DTYPES, help="by default float32")
     telling = commands.add_parser("table", help="the table of records of plan or of kernelwright bench")
     telling.add_argument("records", type=Path, nargs="+")
+    timing = commands.add_parser("times", help="the times in records of kernelwright bench, beside every baseline")
+    timing.add_argument("records", type=Path, nargs="+")
     planning = commands.add_parser("plan", help="capture, plan and evaluate, without compiling anything")
     planning.add_argument("folder", type=Path)
     planning.add_argument("--filter", default="*/*", help="a shell pattern of set/name")
@@ -63,7 +68,7 @@ def main() -> None:
     elif given.command == "plan":
         plan_all(sorted(given.folder.glob(f"{given.filter}.py")), given.output, given.limit, tiny=given.tiny)
     else:
-        print(table(given.records))
+        print((times if given.command == "times" else table)(given.records))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from network_lists import SETS
 from network_lists.declaration import DTYPES, Network
 from network_lists.planned import plan_all, planned
 from network_lists.table import table
+from network_lists.times import times
 
 ALL = [pytest.param(network, id=network.name) for networks in SETS.values() for network in networks]
 
@@ -100,6 +101,29 @@ def test_the_table_of_a_bench_shows_both_ratios(tmp_path: Path) -> None:
     record = {"problem": "own/net", "state": "verified", "seconds": 7.0, "result": {"modes": [mode]}}
     (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
     assert "| net | whole | inference 1 | 7 | 1.50x | 1.25x |" in table([tmp_path / "records.jsonl"])
+
+
+def test_the_times_of_a_bench(tmp_path: Path) -> None:
+    """Beside every baseline that any network has, by both clocks; a file without kernels is eager."""
+    first = {"eager": {"median": 4e-3, "waited_seconds": 8e-3}, "torch.compile": {"median": 1e-3},
+             "CUDA graph of eager": {"median": 3e-3, "waited_seconds": 4e-3},
+             "candidate": {"median": 2e-3, "waited_seconds": 4e-3}}
+    second = {"eager": {"median": 1e-3, "waited_seconds": None}}
+    modes = [{"operators": 9, "replaced": n, "timing": {"entries": entries, "launch": launch}}
+             for n, entries, launch in ((5, first, "graph"), (0, second, ""))]
+    records = [{"problem": f"own/{name}", "seconds": 9.0, "stopped_seconds": 2.0, "result": {"modes": [mode]}}
+               for name, mode in zip(("one", "two"), modes, strict=True)]
+    records.append({"problem": "own/three", "seconds": 1.0, "state": "crash", "result": None})
+    (tmp_path / "records.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
+    lines = times([tmp_path / "records.jsonl"]).splitlines()
+    assert "2 networks." in lines and not any("three" in line for line in lines)
+    for line in ("| over eager | 1.41x | 2 | 0 | 2.00x | 1 | 0 |",
+                 "| over eager's graph | 1.50x | 1 | 0 | 1.00x | 1 | 0 |",
+                 "| over compile | 0.50x | 1 | 1 |  | 0 | 0 |",
+                 "| over the best of all | 0.71x | 2 | 1 | 1.00x | 1 | 0 |",
+                 "| one | 5 of 9 | 4 | 3 | 1 | 2 | 8 | 4 |  | 4 | graph | 2.00x | 0.50x | 7 |",
+                 "| two | 0 of 9 | 1 |  |  | 1 |  |  |  |  |  | 1.00x | 1.00x | 7 |"):
+        assert line in lines, "\n".join(lines)
 
 
 def test_a_plan_that_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
