@@ -74,7 +74,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}
         same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]
         tuning.settled |= {m.name for m, p in zip(modes, same, strict=True) if p is None}  # what stepped back goes on
-        seconds = max(budget.share("tune"), _LEAST_TUNING * budget.until_end())
+        seconds = tuning_seconds(budget, took)
         # What is known was asked at first: without time nothing is added to it.
         better, other = modes, text
         if seconds:
@@ -123,6 +123,13 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         with stages.stage("build"):
             modes, text, emitted = built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def tuning_seconds(budget: Budget, took: float) -> float:
+    """Seconds for measurements: their share of the run, or the least of what is left of it, as long as time stays to
+    build, check and time what they change. took: seconds of the first build and check."""
+    wanted = max(budget.share("tune"), _LEAST_TUNING * budget.until_end())
+    return max(0.0, min(wanted, budget.until_end() - SHARE_OF_FIRST * took - _LEAST_SECONDS))
 
 
 def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:

@@ -81,6 +81,22 @@ def test_what_a_command_took_before_its_run_is_part_of_it(monkeypatch):
     assert (progress.seconds_before(), progress.seconds_before()) == (3.5, 0.0)
 
 
+def test_measurements_leave_time_for_what_they_change(now):
+    """Half of what the first build and check took, and the least for timing; with time enough they have their share."""
+    run = budget_of("quick", baselines="none")
+    share = run.share("tune")
+    assert selection.tuning_seconds(run, took=6.0) == share > 3.2
+    now[0] += 24.0
+    assert selection.tuning_seconds(run, took=6.0) == pytest.approx(6.0 - 3.0 - 0.2) and run.share("tune") > 2.8
+    now[0] += 3.0
+    assert selection.tuning_seconds(run, took=6.0) == 0.0 < run.share("tune")
+    now[0] += 13.0
+    assert selection.tuning_seconds(run, took=0.0) == 0.0
+    late = budget_of("quick", baselines="compile")
+    now[0] += 32.0  # what is kept for compilers of others may be borrowed
+    assert late.share("tune") == 0.0 < selection.tuning_seconds(late, took=6.0)
+
+
 def test_compilers_of_others_get_what_is_kept_for_them(now):
     """Nothing that goes before takes it, and a quick run with baselines has as long for the rest as one without."""
     budget, alone = budget_of("quick"), budget_of("quick", baselines="none")
