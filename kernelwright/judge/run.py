@@ -143,6 +143,7 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
     share = measure_own_share(worker, problem)
     # Rounds of groups that were timed one after the other are not the same rounds.
     timing = replace(timing, own_share=share.own_share if share else None,
+                     graph=share is not None and share.graph,
                      rounds=tuple(1000 * group + n for n in timing.by_round))
     if share is not None and share.needed is False:
         timing = replace(timing, note="; ".join(filter(None, (timing.note, share.words))))

@@ -50,6 +50,7 @@ _NATIVE = re.compile(r"load_inline|cpp_extension|ctypes|CDLL|dlopen|numba|cffi|i
 _REPLACED = re.compile(r"""Library\(\s*["']aten|impl\(\s*["']aten::|TORCH_LIBRARY_IMPL\(\s*aten|py_impl""")
 #: Events of the driver and of runtimes that launch one kernel, and what a device does beside kernels.
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchCooperativeKernel")
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 _NO_KERNELS = ("Memset", "Memcpy", "[memory]")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _Table = dict[str, tuple[float, int]]
@@ -62,6 +63,7 @@ class OwnShare:
     ``own`` are its kernels that ran, by name, with (seconds, launches); ``library`` are those of libraries. On a CPU
     kernels have no names, and ``own`` is empty. ``never_ran``: kernels of the text that did not run.
     ``needed``: whether results need the own kernels that ran; None where there are none, or it is not known.
+    ``graph``: whether calls launched CUDA graphs, whatever the text says.
     """
 
     own_share: float
@@ -69,6 +71,7 @@ class OwnShare:
     library: dict[str, tuple[float, int]]
     never_ran: tuple[str, ...] = ()
     needed: bool | None = None
+    graph: bool = False
 
     @property
     def is_ghost(self) -> bool:
@@ -153,7 +156,8 @@ def _profiled(worker: Worker, problem: Problem) -> OwnShare | None:
         return None
     text = worker.candidate.read_text(encoding="utf-8-sig", errors="replace")
     if problem.device.type == "cuda":
-        return on_device(text, found[0])
+        share = on_device(text, found[0])
+        return replace(share, graph=launches_graphs(found[1])) if share is not None else None
     best = on_processor(text, found[1], found[2])
     for _ in range(1, ATTEMPTS if _NATIVE.search(text) else 1):
         if best is None or not best.is_ghost or (found := _tables(worker, problem)) is None:
@@ -215,6 +219,11 @@ def on_device(text: str, kernels: dict[str, tuple[float, int]]) -> OwnShare | No
     ran = {base_name(name) for name in own}
     return OwnShare(sum(seconds for seconds, _ in own.values()) / total, own,
                     {name: found for name, found in moved.items() if name not in own}, tuple(sorted(names - ran)))
+
+
+def launches_graphs(operators: _Table) -> bool:
+    """Whether a profile's calls launched CUDA graphs."""
+    return any(count for name, (_, count) in operators.items() if name.startswith(_GRAPH_LAUNCHES))
 
 
 def on_processor(text: str, operators: dict[str, tuple[float, int]], wall: float) -> OwnShare | None:

@@ -4,7 +4,8 @@
 is spent in kernels of its own, measured, never by what its text contains. The border is 5 %: above the 1 %
 below which times tie, so that a kernel run for show costs more time than it can hide, and below the share that an
 honest epilogue beside a library's matrix product has. Where the share could not be measured, that is a class, too: no
-one is taken at their word. *Precision*: float32, tf32 or 16-bit, since fewer digits buy time.
+one is taken at their word. *Precision*: float32, tf32 or 16-bit, since fewer digits buy time. *Launched as a graph*,
+where a profile shows that: what stands between kernels is then another thing to be faster at.
 
 **Ties.** Two candidates are compared over the rounds in which both were timed, one after the other, so that what a
 round does to all of them (clocks, temperature, neighbours) cancels: the median of the rounds' ratios with a bootstrap
@@ -64,7 +65,8 @@ def class_of(result: CandidateResult) -> str:
     """The class within which a timed candidate is ranked, in words: ``own kernels, float32``."""
     share = result.own_share
     kernels = UNKNOWN if share is None else OWN if share >= LEAST_OWN_SHARE else LIBRARY
-    return f"{kernels}, {result.precision or 'precision not measured'}"
+    graph = ", launched as a graph" if result.timing is not None and result.timing.graph else ""
+    return f"{kernels}, {result.precision or 'precision not measured'}{graph}"
 
 
 def is_faster(speedup: Ratio) -> bool:

@@ -610,6 +610,18 @@ def test_own_share_on_a_device():
     assert own_share.on_device(KERNELS, {}) is None
 
 
+def test_graphs_are_known_by_their_launches(monkeypatch):
+    """A text may name graphs and launch none, or launch them under another name."""
+    tables = [{"cudaGraphLaunch": (1e-5, 5), "aten::copy_": (1e-5, 5)}, {"cuGraphLaunch_ptsz": (1e-5, 5)},
+              {"cudaLaunchKernel": (1e-5, 5), "cudaGraphLaunch": (0.0, 0)}, {}]
+    assert [own_share.launches_graphs(table) for table in tables] == [True, True, False, False]
+    worker = SimpleNamespace(candidate=SimpleNamespace(read_text=lambda **_: KERNELS))
+    for table, found in zip(tables, (True, True, False, False), strict=True):
+        monkeypatch.setattr(own_share, "_tables", lambda *_, table=table: ({"scale": (1e-3, 5)}, table, 1.0))
+        share = own_share._profiled(worker, SimpleNamespace(device=torch.device("cuda")))
+        assert share is not None and share.graph == found and share.own_share == 1.0
+
+
 def test_launches_that_never_ran_are_seen_from_outside():
     """Where a candidate's own CUDA runtime keeps its errors: launches that the device did not run."""
     asked = {"cudaLaunchKernel": (1e-5, 10), "aten::empty": (1e-5, 5)}

@@ -131,14 +131,15 @@ def test_classes_are_ranked_apart() -> None:
         candidate("own slow", slow), candidate("own", fast), candidate("library", fast, share=0.04),
         candidate("hybrid", steady(3e-3), share=0.06), candidate("half", fast, precision="16-bit"),
         candidate("tf32", slow, precision="tf32"), candidate("unknown", fast, share=None),
-        candidate("limited", steady(4e-3), verdict="OK-BUT"),
+        candidate("limited", steady(4e-3), verdict="OK-BUT"), candidate("graph", steady(5e-3, graph=True)),
     ])
     assert results[0].file == "own slow"  # the order given
     assert {result.file: (result.rank_class, result.rank) for result in results} == {
         "own": ("own kernels, float32", 1), "own slow": ("own kernels, float32", 2),
         "hybrid": ("own kernels, float32", 3), "limited": ("own kernels, float32", 4),
         "library": ("library-backed, float32", 1), "half": ("own kernels, 16-bit", 1),
-        "tf32": ("own kernels, tf32", 1), "unknown": ("share of own kernels not measured, float32", 1)}
+        "tf32": ("own kernels, tf32", 1), "unknown": ("share of own kernels not measured, float32", 1),
+        "graph": ("own kernels, float32, launched as a graph", 1)}
     assert class_of(candidate("x", fast, precision=None)) == "own kernels, precision not measured"
 
 
