@@ -64,11 +64,11 @@ class CandidateTiming:
     share_of_floor: float | None = None
     own_share: float | None = None
     """Share of the device's (on a CPU: the call's) time that is spent in the candidate's own kernels."""
-    graph: bool = False
-    """Whether its calls launch a CUDA graph that it recorded before, as a profile of some calls shows."""
     note: str = ""
     rounds: tuple[int, ...] = ()
     """Numbers of the rounds of ``samples``, counted over the whole run. Empty: 0, 1, 2, ..., all timed together."""
+    graph: bool = False
+    """Whether its calls launch a CUDA graph that it recorded before, as a profile of some calls shows."""
 
     @property
     def by_round(self) -> dict[int, float]:
