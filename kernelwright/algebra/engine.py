@@ -15,6 +15,7 @@ from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
+from kernelwright.algebra.repeated import REPEATED
 from kernelwright.algebra.replaced import Replaced
 from kernelwright.algebra.rows import ROW_RULES
 from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
@@ -26,7 +27,7 @@ from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
 RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *ATTENTION, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE,
-                          *PRECISION, *SCAN_RULES, *VIEW_RULES, *ROW_RULES)
+                          *PRECISION, *SCAN_RULES, *VIEW_RULES, *ROW_RULES, *REPEATED)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }

@@ -5,7 +5,7 @@ Legality stands here, apart from profit: the engine asks the roofline whether a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -43,6 +43,7 @@ class Context:
     not be applied. laid: views of which it is seen how they lie in memory: by the caller, or by a call that draws
     a number for each element in the order of memory. original: for nodes on inputs that were rewritten those of the
     graph that is rewritten. readers: who reads each of these. roots: those that are results, or asked for otherwise.
+    known: what rules found out about that graph, and would find out again at each step of a loop.
     """
 
     allowed: frozenset[int] = frozenset()
@@ -52,6 +53,7 @@ class Context:
     original: dict[Node, Node] = field(default_factory=dict)
     readers: dict[Node, list[Node]] = field(default_factory=dict)
     roots: frozenset[Node] = frozenset()
+    known: dict[Hashable, bool] = field(default_factory=dict)
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
         """Whether a rule may be applied to a node of that origin in this attempt."""

@@ -11,15 +11,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from kernelwright.capture import convert_filled as _filled  # noqa: F401  (registers its converters)
-from kernelwright.capture import convert_integers as _integers  # noqa: F401
-from kernelwright.capture import convert_losses as _losses  # noqa: F401
-from kernelwright.capture import convert_moves as _moves  # noqa: F401
-from kernelwright.capture import convert_pointwise as _pointwise  # noqa: F401
-from kernelwright.capture import convert_products as _products  # noqa: F401
-from kernelwright.capture import convert_reductions as _reductions  # noqa: F401
-from kernelwright.capture import convert_scans as _scans  # noqa: F401
-from kernelwright.capture import convert_views as _views  # noqa: F401
+from kernelwright.capture import convert_all as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.aliases import (
     NoInverse,
     functional,

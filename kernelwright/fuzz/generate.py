@@ -56,6 +56,9 @@ MOTIFS: tuple[tuple[str, ...], ...] = (
     ("einsum", "sum or mean", "scale"),
     ("pad", "convolution", "sum or mean"),
     ("in place", "*", "buffer", "in place"),
+    ("loop over steps: beside", "*"),
+    ("*", "loop over steps: apart", "sum or mean"),
+    ("loop over steps: joined", "*"),
 )
 _POINTWISE = ("relu", "scale", "shift", "binary", "affine by parameters", "sigmoid", "tanh", "clamp", "square", "gelu",
               "leaky_relu", "hardtanh", "swish", "divide by a number", "silu", "softplus", "twice")

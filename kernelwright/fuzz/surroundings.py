@@ -147,3 +147,37 @@ def _recurrent(d: Draw, x: Value) -> None:
     kind = d.one_of(["nn.LSTM", "nn.GRU", "nn.RNN"])
     more = d.one_of(["", ", bidirectional=True", ", num_layers=2"])
     d.emit(f"{d.member(f'{kind}({x.shape[-1]}, {d.size(6)}{more}, batch_first=True)')}({x})[0]", bits=0.0)
+
+
+#: Loops over the steps of a tensor along an axis: functions of the steps, a state, and weights of the input's and the
+#: state's width.
+_LOOPS = {
+    "beside": "def beside(x, h, w, v, b, axis):\n    ys = []\n    for t in range(x.shape[axis]):\n"
+              "        h = torch.tanh(F.linear(torch.cat([x.select(axis, t), h], -1), torch.cat([w, v], -1), b))\n"
+              "        ys.append(h)\n    return torch.stack(ys, axis)",
+    "apart": "def apart(x, h, w, v, b, axis):\n    ys = []\n    for step in x.unbind(axis):\n"
+             "        h = torch.tanh(F.linear(step, w, b) + F.linear(h, v))\n        ys.append(F.linear(h, v, b))\n"
+             "    return torch.stack(ys, 0)",
+    "joined": "def joined(x, h, w, v, b, axis):\n    ys = [F.linear(step, w, b).relu() for step in x.unbind(axis)]\n"
+              "    return torch.stack([F.linear(y, v) for y in ys], -2)",
+    "alone": "def alone(x, h, w, v, b, axis):\n    ys = [F.linear(step, w, b) for step in x.unbind(axis)]\n"
+             "    return ys[0], ys[-1] * h",
+}
+
+
+def _loop(name: str) -> None:
+    @production(f"loop over steps: {name}", 0.12, (2, 4))
+    def _add(d: Draw, x: Value) -> None:
+        axis = d.number(0, x.rank - 2)
+        if 0 in x.shape or x.shape[axis] > 9 or x.rank < 2 or not d.dtype.is_floating_point:
+            raise Refused("no steps")
+        d.above(_LOOPS[name])
+        shape, width = [s for a, s in enumerate(x.shape) if a != axis], d.size(5)
+        state = d.input([*shape[:-1], width])
+        weights = (d.parameter([width, shape[-1]]), d.parameter([width, width]), d.parameter([width]))
+        d.emit(f"{name}({d.tamed(x, 3.0)}, {state}, {', '.join(weights)}, {axis})", results=2 if name == "alone" else 1,
+               bits=6.0)
+
+
+for _name in _LOOPS:
+    _loop(_name)
