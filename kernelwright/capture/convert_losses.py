@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only
+from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only, held
 from kernelwright.ir.node import Node, make
 from kernelwright.ir.ops.losses import REDUCTIONS
 
@@ -17,6 +17,13 @@ def _loss(a: Arguments, inputs: tuple[str, ...], **attributes: Any) -> Node:
     if len({n.dtype for n in nodes}) != 1:  # PyTorch's own rules for the result's type contradict each other
         raise NotConvertible("operands of several types")
     return make(a["operator"].split(".")[0], *nodes, reduction=REDUCTIONS[a["reduction"]], **attributes)
+
+
+def _least(a: Arguments, *names: str) -> float:
+    """The number that keeps a denominator or a logarithm from zero, as the operands' type holds it: where that takes it
+    for zero, eager divides by zero."""
+    kinds = {a[name].dtype for name in names}
+    return held(float(a["eps"]), kinds.pop()) if len(kinds) == 1 else float(a["eps"])
 
 
 def _optionals(a: Arguments, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[Node]]:
@@ -63,12 +70,12 @@ def _of_three(a: Arguments) -> Node:
 @converts("triplet_margin_loss.default")
 def _triplet_margin(a: Arguments) -> Node:
     return _loss(a, ("anchor", "positive", "negative"), margin=float(a["margin"]), p=float(a["p"]),
-                 eps=float(a["eps"]), swap=a["swap"])
+                 eps=_least(a, "anchor", "positive", "negative"), swap=a["swap"])
 
 
 @converts("poisson_nll_loss.default")
 def _poisson_nll(a: Arguments) -> Node:
-    return _loss(a, ("input", "target"), log_input=a["log_input"], full=a["full"], eps=float(a["eps"]))
+    return _loss(a, ("input", "target"), log_input=a["log_input"], full=a["full"], eps=_least(a, "input"))
 
 
 @converts("binary_cross_entropy.default", "binary_cross_entropy_with_logits.default")
@@ -94,13 +101,14 @@ def _nll(a: Arguments) -> Node:
 
 @converts("cosine_similarity.default")
 def _cosine_similarity(a: Arguments) -> Node:
-    return make("cosine_similarity", float_only(a["x1"]), float_only(a["x2"]), axis=a["dim"], eps=float(a["eps"]))
+    return make("cosine_similarity", float_only(a["x1"]), float_only(a["x2"]), axis=a["dim"],
+                eps=_least(a, "x1", "x2"))
 
 
 @converts("pairwise_distance.default")
 def _pairwise_distance(a: Arguments) -> Node:
-    return make("pairwise_distance", float_only(a["x1"]), float_only(a["x2"]), p=float(a["p"]), eps=float(a["eps"]),
-                keepdim=a["keepdim"])
+    return make("pairwise_distance", float_only(a["x1"]), float_only(a["x2"]), p=float(a["p"]),
+                eps=_least(a, "x1", "x2"), keepdim=a["keepdim"])
 
 
 @converts("linalg_vector_norm.default", "linalg_norm.default", "norm.Scalar", "norm.ScalarOpt_dim")

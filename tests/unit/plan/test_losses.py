@@ -15,7 +15,7 @@ from test_capture import Of
 from test_planner import check_graph, check_model, kinds
 
 from kernelwright.capture.export import capture
-from kernelwright.codegen.reference.plan import run_plan
+from kernelwright.codegen.reference.plan import run_plan, values_of
 from kernelwright.ir.node import make
 from kernelwright.plan.planner import make_plan
 
@@ -163,3 +163,27 @@ def test_the_target_must_be_a_class() -> None:
         run_plan(plan, values)
     values["t"] = torch.tensor([0, 3, -100])
     assert torch.allclose(run_plan(plan, values)[0][0], exact(graph.outputs, values)[0])
+
+
+#: Of zeros each of these divides by, or takes the logarithm of, what keeps that from zero where the type can hold it.
+GUARDED = {
+    "cosine": lambda x: F.cosine_similarity(x, x + 1, dim=-1),
+    "poisson": lambda x: F.poisson_nll_loss(x, x + 1, log_input=False, reduction="none"),
+    "normalized": lambda x: F.normalize(x, dim=-1) * 2,
+    "clamped": lambda x: 1 / x.clamp_min(1e-8),
+    "distance": lambda x: 1 / F.pairwise_distance(x, x, eps=1e-9),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_guard_that_the_type_takes_for_zero_is_none(name, dtype):
+    """1e-8 is zero in float16: what eager makes infinite, or no number, kernels make so, too."""
+    x = torch.zeros(2, 3, dtype=dtype)
+    model = Of(lambda m, x: GUARDED[name](x))
+    graph = capture(model, [x])
+    plan = make_plan(graph, graph, {})
+    assert plan.kernels
+    (found,), _ = run_plan(plan, values_of(model, graph, [x]))
+    eager = model(x).double()
+    assert torch.equal(found.isnan(), eager.isnan()) and torch.equal(found.isinf(), eager.isinf())
