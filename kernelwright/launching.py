@@ -17,7 +17,7 @@ from kernelwright.timing.baselines import DIRECT, Timing
 
 def graphs_wanted(settings: Settings, target: str) -> bool:
     """Whether programs are written to run as graphs, as far as they can: measurements may say otherwise."""
-    return settings.launch != "direct" and TARGETS[target].device == "cuda" and \
+    return settings.launch != "direct" and bool(TARGETS[target].stream) and \
         (is_here(target) or settings.launch == "graph")
 
 
