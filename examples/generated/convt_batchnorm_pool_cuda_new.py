@@ -2331,16 +2331,19 @@ def _kernelwright_quick():
     try:
         from torch._C._dynamo.guards import TensorGuards, dict_version
 
-        table, seen = vars(torch.nn.Module()), set()
-        for change in ({"training": False}, {"training": False}, {"mine": 1}, {"mine": 1.0}):
-            table.update(change)
-            seen.add(dict_version(table))
-        del table["mine"]
+        module = torch.nn.Module()
+        table = vars(module)
+        seen = [dict_version(table)]
+        for change in (lambda: setattr(module, "mine", 1), lambda: setattr(module, "mine", 1.0),
+                       lambda: object.__setattr__(module, "mine", 2), lambda: table.update(training=False),
+                       lambda: delattr(module, "mine"), lambda: table.pop("training")):
+            change()
+            seen.append(dict_version(table))
         like = torch.zeros(2, 3)
         others = (like.t(), like.double(), like[:, :2], torch.nn.Parameter(like), torch.zeros(3, 2), like.to_sparse())
         guard = TensorGuards(like, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        works = len({*seen, dict_version(table)}) >= 4 and dict_version(table) == dict_version(table) \
-            and guard.check(torch.ones(2, 3)) and not any([guard.check(other) for other in others])
+        works = len({*seen}) == len(seen) and dict_version(table) == seen[-1] and guard.check(torch.ones(2, 3)) \
+            and not any([guard.check(other) for other in others])
     except Exception:
         works = False
     return (dict_version, TensorGuards) if works else (None, None)

@@ -260,7 +260,6 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_models(attributes, change, late, monkeypatch):
     old, new, x, emitted = attributes
-    assert emitted._kernelwright_version is not None  # PyTorch has it, and it works
     if late == 2:
         monkeypatch.setattr(emitted, "_kernelwright_version", None)
         monkeypatch.setattr(emitted, "_kernelwright_tensors", None)
@@ -330,7 +329,7 @@ def test_a_parameter_that_gets_other_data(attributes, change, quick, monkeypatch
         with kernels_run(emitted, 3):
             wanted, *_ = [new(x) for _ in range(3)]
         binding, = emitted._kernelwright_bindings[new].values()
-        assert (binding.same is not None) == quick
+        assert (binding.same is None) == (emitted._kernelwright_tensors is None)
         before = new.first.weight.data
         new.first.weight.data = OTHER_DATA[change](before)
         with original_runs(emitted), contextlib.suppress(RuntimeError):  # which some of these raise
