@@ -51,11 +51,14 @@ class Direct(nn.Module):
                 table["graph"] = True
 
 
-def graph_bytes(emitted: ModuleType, model: nn.Module) -> int | None:
-    """Bytes of the device's memory that the graphs of an emitted module's model keep; None where none was recorded."""
-    found = [binding.graph.bytes for binding in getattr(emitted, "_kernelwright_bindings", {}).get(model, {}).values()
-             if getattr(binding, "graph", None) is not None]
-    return sum(found) if found else None
+def with_graph(timing: Timing, emitted: ModuleType, model: nn.Module) -> Timing:
+    """The timing of an emitted module's model with the bytes that its graphs keep of the device's memory. Where none
+    was recorded, as of calls that ask for gradients, both ways were one: direct, with nothing to compare."""
+    bindings = getattr(emitted, "_kernelwright_bindings", {}).get(model, {}).values()
+    found = [b.graph.bytes for b in bindings if getattr(b, "graph", None) is not None]
+    if found or not timing.launches:
+        return replace(timing, graph_bytes=sum(found) if found else None)
+    return replace(timing, launch=DIRECT, launches={})
 
 
 def as_measured(modes: Sequence[ModeProgram], timings: Mapping[str, Timing]) -> list[ModeProgram]:

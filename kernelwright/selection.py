@@ -14,7 +14,7 @@ from torch import nn
 from kernelwright.codegen.reference.plan import filled
 from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
-from kernelwright.launching import Direct, as_measured, graph_bytes, runs_as_graph
+from kernelwright.launching import Direct, as_measured, runs_as_graph, with_graph
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
@@ -107,16 +107,16 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     budget.done("verify")
     launched = as_measured(modes, timings)
     if any(new is not old for new, old in zip(launched, modes, strict=True)):
-        with stages.stage("generate"):
+        with stages.stage("build"):
             modes, text, emitted = built(problem, launched, example, target, device)
         keep(text)
     if not alone:  # what others compile takes its time: beside programs that stay
         budget.baselines_begin()
-        before = timings
+        alone_timings = timings
         slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=True,
-                                 before=before)
-        timings = {name: replace(timing, launch=before[name].launch, launches=before[name].launches)
-                   if name in before else timing for name, timing in timings.items()}
+                                 before=alone_timings)
+        timings = {name: replace(timing, launch=alone_timings[name].launch, launches=alone_timings[name].launches)
+                   if name in alone_timings else timing for name, timing in timings.items()}
     tuning.leave_building()
     if slower:
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]
@@ -199,7 +199,7 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
                 timing = timed()
                 if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
                     timing = timed(repetitions=_FEW)
-                timings[mode.name] = replace(timing, graph_bytes=graph_bytes(emitted, own) if own is not None else None)
+                timings[mode.name] = timing if own is None else with_graph(timing, emitted, own)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
                 raise

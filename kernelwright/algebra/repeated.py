@@ -89,10 +89,9 @@ def _of_all(x: Node, *weights: Node) -> Node | None:
     if axis:
         whole = make("permute", whole, axes=(axis, *(a for a in range(whole.rank) if a != axis)))
     wide = make("linear", whole, *weights)
-    kind = wide.shape[1:], wide.dtype
     steps = make("opaque", wide, target="aten.unbind.int", template=(("input", 0), 0), keywords=(), shape=(),
-                 dtype="tuple", types=(kind,) * wide.shape[0], serial=-1)
-    return make("item", steps, index=part.place, shape=kind[0], dtype=kind[1])
+                 dtype="tuple", serial=-1)
+    return make("item", steps, index=part.place, shape=wide.shape[1:], dtype=wide.dtype)
 
 
 def _is_shown(node: Node, context: Context) -> bool:
@@ -181,18 +180,21 @@ def layers_side_by_side(node: Node, context: Context) -> Node | None:
     if original is None or original.op != "concatenate" or axis >= node.rank - 1 or len(node.inputs) < _LEAST_STEPS:
         return None
     layers, before = _layers(node), _layers(original)
-    if layers is None or before is None or not all(map(_is_small, layers)):
+    if layers is None or before is None or not all(map(_is_small, layers)) \
+            or len(set(original.inputs)) < len(original.inputs):
         return None
     if len({layer.inputs[0].dtype for layer in layers}) > 1 or layers[0].dtype != layers[0].inputs[0].dtype:
         return None
     for value, layer in zip(original.inputs, before, strict=True):
         alone = [value] if value is layer else [value, layer]
-        if any(n in context.roots or len(context.readers.get(n, ())) != 1 for n in alone) \
-                or original.inputs.count(value) != 1:
+        if any(n in context.roots or len(context.readers.get(n, ())) != 1 for n in alone):
             return None
-    rows = tuple(reshape(layer.inputs[0], (*value.shape[:-1], layer.inputs[0].shape[-1]))
-                 for value, layer in zip(node.inputs, layers, strict=True))
-    return make("linear", _joined(rows, axis), *layers[0].inputs[1:])
+    if len({value is layer for value, layer in zip(node.inputs, layers, strict=True)}) > 1:
+        return None
+    # A new axis is split off the one in whose place it stands: one view, and not one of each step.
+    rows = _joined(tuple(layer.inputs[0] for layer in layers), axis)
+    rows = reshape(rows, (*node.shape[:-1], layers[0].inputs[0].shape[-1]))
+    return make("linear", rows, *layers[0].inputs[1:])
 
 
 REPEATED: tuple[Rule, ...] = (layer_of_steps, layer_beside_state, layers_side_by_side)

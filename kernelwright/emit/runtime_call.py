@@ -379,12 +379,12 @@ def _kernelwright_call(model, inputs, named, plans):
             elif torch.is_grad_enabled():
                 with torch.no_grad():
                     if GRAPHS:
-                        computed = _kernelwright_recorded(model, binding, facts, values)
+                        computed = _kernelwright_recorded(binding, facts, values)
                     else:
                         computed = _kernelwright_run(facts, values)
             else:
                 if GRAPHS:
-                    computed = _kernelwright_recorded(model, binding, facts, values)
+                    computed = _kernelwright_recorded(binding, facts, values)
                 else:
                     computed = _kernelwright_run(facts, values)
             if RESULTS:

@@ -77,7 +77,7 @@ def _kernelwright_fills(result):
         torch.empty_like(result).stride() == result.stride())
 
 
-def _kernelwright_recorded(model, binding, facts, values):
+def _kernelwright_recorded(binding, facts, values):
     """The program's results by its graph, which is recorded at the second call in a row with the same tensors of the
     model; by a direct run where there is none."""
     device = values[0].device
@@ -86,7 +86,7 @@ def _kernelwright_recorded(model, binding, facts, values):
     count = len(values) - len(facts["tensors"])
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _kernelwright_recorded(model, binding, facts, values)
+            return _kernelwright_recorded(binding, facts, values)
     key = [device, *map(torch.Tensor.data_ptr, values[count:])]
     with binding.recording:
         if binding.graph is not None and binding.graph_of == key:
@@ -105,7 +105,7 @@ def _kernelwright_recorded(model, binding, facts, values):
             binding.recordings = _KERNELWRIGHT_RECORDINGS
             reason = str(error).partition("\\n")[0]
             warnings.warn(f"ModelNew launches its kernels one by one, as they make no CUDA graph: {reason}",
-                          RuntimeWarning, stacklevel=5)
+                          RuntimeWarning, stacklevel=6)
             return _kernelwright_run(facts, values)
         return binding.graph(values)
 '''

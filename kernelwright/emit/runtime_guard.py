@@ -81,8 +81,8 @@ def _kernelwright_warn(model, misfit):
 
 
 def _kernelwright_quick():
-    """What tells quickly that dictionaries (by their versions) and tensors are as they were, where this PyTorch has it
-    and it does: torch.compile's own, which is private. Elsewhere all is compared, which says the same."""
+    """Two functions of torch.compile's own, which are private, where this PyTorch has them and they work: by them
+    dictionaries tell by a version, and tensors by one call, that they are as they were. Elsewhere all is compared."""
     try:
         from torch._C._dynamo.guards import TensorGuards, dict_version
 
@@ -97,7 +97,7 @@ def _kernelwright_quick():
         like = torch.zeros(2, 3)
         others = (like.t(), like.double(), like[:, :2], torch.nn.Parameter(like), torch.zeros(3, 2), like.to_sparse())
         guard = TensorGuards(like, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        works = len({*seen}) == len(seen) and dict_version(table) == seen[-1] and guard.check(torch.ones(2, 3)) \\
+        works = len(set(seen)) == len(seen) and dict_version(table) == seen[-1] and guard.check(torch.ones(2, 3)) \\
             and not any([guard.check(other) for other in others])
     except Exception:
         works = False

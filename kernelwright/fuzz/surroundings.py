@@ -169,7 +169,7 @@ def _loop(name: str) -> None:
     @production(f"loop over steps: {name}", 0.12, (2, 4))
     def _add(d: Draw, x: Value) -> None:
         axis = d.number(0, x.rank - 2)
-        if 0 in x.shape or x.shape[axis] > 9 or x.rank < 2 or not d.dtype.is_floating_point:
+        if 0 in x.shape or x.shape[axis] > 9 or not d.dtype.is_floating_point:
             raise Refused("no steps")
         d.above(_LOOPS[name])
         shape, width = [s for a, s in enumerate(x.shape) if a != axis], d.size(5)

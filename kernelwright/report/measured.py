@@ -103,7 +103,7 @@ def times(page: Page, timing: Timing, title: str) -> None:
 
 def launch_sentence(timing: Timing) -> str:
     """How the candidate's kernels are launched, where there was a choice, and what that gains; "" without one."""
-    if not timing.launch:
+    if not timing.launches:
         return ""
     graph, direct = timing.launches[GRAPH], timing.launches[DIRECT]
     if graph.waited_seconds and direct.waited_seconds:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from kernelwright.device_lock import clock, locked_device
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
 from kernelwright.timing.graphed import graph_of
@@ -266,10 +268,11 @@ def time_model(
     """Time eager, torch.compile, ``candidate`` and ``others`` (modules by name) on the same inputs.
 
     ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
-    ``compilers`` are options of torch.compile by entry, as of `compilers_of`; by default torch.compile as it
-    is. ``budget_seconds`` is for measuring; all compilations together have ``compile_limit_seconds``. Modules stay in
-    the mode in which they are. ``direct`` is the candidate with its kernels launched one by one, where ``candidate``
-    runs as a graph: what is faster is the candidate's entry. Raises what the model or the candidate raises.
+    ``compilers`` are options of torch.compile by entry, None for a graph of eager, as of `compilers_of`; by default
+    those of "compile". ``budget_seconds`` is for measuring; all compilations together have ``compile_limit_seconds``.
+    Modules stay in the mode in which they are. ``direct`` is the candidate with its kernels launched one by one, where
+    ``candidate`` runs as a graph: what is faster is the candidate's entry. Raises what the model or
+    the candidate raises.
     """
     callables = {EAGER: module_callable(model, inputs)}
     failures: dict[str, str] = {}
@@ -281,9 +284,11 @@ def time_model(
     for name, options in compilers.items():
         limit = (compile_limit_seconds - (compile_seconds or 0.0)) * parts[name] / sum(parts.values())
         del parts[name]
-        compiled = graphed_baseline(model, inputs) if options is None else \
-            compiled_baseline(model, inputs, limit_seconds=limit, **options)
-        compile_seconds = (compile_seconds or 0.0) + compiled.seconds
+        if options is None:
+            compiled = graphed_baseline(model, inputs)
+        else:
+            compiled = compiled_baseline(model, inputs, limit_seconds=limit, **options)
+            compile_seconds = (compile_seconds or 0.0) + compiled.seconds
         if compiled.call is None:
             failures[name] = compiled.reason
         else:
@@ -294,15 +299,17 @@ def time_model(
             callables[DIRECT] = module_callable(direct, inputs)
     for name, module in (others or {}).items():
         callables[name] = module_callable(module, inputs)
+    measured = partial(measure, device=device, repetitions=repetitions, budget_seconds=budget_seconds,
+                       flush_cache=flush_cache, fresh_inputs=fresh_inputs)
     with locked_device():
-        entries = measure(
-            callables,
-            device=device,
-            repetitions=repetitions,
-            budget_seconds=budget_seconds,
-            flush_cache=flush_cache,
-            fresh_inputs=fresh_inputs,
-        )
+        try:
+            entries = measured(callables)
+        except Exception as error:  # a graph keeps memory that the model itself may need
+            if GRAPHED not in callables or not is_out_of_memory(error):
+                raise
+            del callables[GRAPHED]
+            failures[GRAPHED] = "the memory that it keeps was needed"
+            entries = measured(callables)
     launch, launches = "", {}
     if direct is not None:
         launches = {GRAPH: entries[CANDIDATE], DIRECT: entries.pop(DIRECT)}

@@ -23,7 +23,7 @@ def graph_of(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[],
     for place, value in zip(places, own, strict=True):
         read[place] = value
     arguments = pytree.tree_unflatten(read, form)
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream, graph, collects = torch.cuda.Stream(), torch.cuda.CUDAGraph(), gc.isenabled()
     stream.wait_stream(torch.cuda.current_stream())
     gc.collect()  # what it frees may wait for the device
     gc.disable()
@@ -37,7 +37,8 @@ def graph_of(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[],
             finally:
                 graph.capture_end()
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
 
     def launched() -> object:
         for value, fresh in zip(own, given, strict=True):

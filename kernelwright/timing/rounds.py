@@ -25,10 +25,10 @@ MOST_CALLS_IN_ROUND = 8
 #: Wall time that a batch of back-to-back calls aims at, and how many there are.
 BATCH_SECONDS = 0.02
 BATCHES = 3
-#: Calls of each callable that are waited for one by one, and the share of the budget that they may take; the least of
-#: them may take as long again as all of it.
-MOST_WAITED, LEAST_WAITED = 25, 3
-WAITED_SHARE = 0.1
+#: Calls of each callable that are waited for one by one, at most and at least, and the shares of the budget that they
+#: may take: where the least do not fit theirs there are none.
+MOST_WAITED, WAITED_SHARE = 25, 0.1
+LEAST_WAITED, LEAST_WAITED_SHARE = 3, 0.3
 #: Measuring ends early where every median's 95 % interval is as narrow as this, relative to the median.
 NARROW = 0.004
 
@@ -249,7 +249,7 @@ def _waited(callables: Mapping[str, Callable[[], object]], clock: Any, warm: Map
     together = sum(warm[name].typical for name in callables)
     count = min(MOST_WAITED, int(WAITED_SHARE * budget / max(together, 1e-7)))
     if count < LEAST_WAITED:
-        count = LEAST_WAITED if LEAST_WAITED * together <= budget else 0
+        count = LEAST_WAITED if LEAST_WAITED * together <= LEAST_WAITED_SHARE * budget else 0
     found: dict[str, list[float]] = {name: [] for name in callables}
     for _ in range(count):
         for name, function in callables.items():

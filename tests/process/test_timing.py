@@ -272,6 +272,27 @@ def test_both_launches_are_timed_and_the_better_is_the_candidate() -> None:
 
 
 @pytest.mark.usefixtures("simulated")
+def test_a_graph_gives_back_memory_that_the_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baseline goes, and the others are timed; without it what fails is raised."""
+    measured = baselines_module.measure
+
+    def short(callables: dict, **how: Any) -> Any:
+        if how["repetitions"] is None or "CUDA graph of eager" in callables:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return measured(callables, **how)
+
+    monkeypatch.setattr(baselines_module, "measure", short)
+    monkeypatch.setattr(baselines_module, "graphed_baseline", lambda model, inputs: CompiledBaseline(
+        lambda: None, "", 0.5))
+    how = {"device": "cpu", "flush_cache": False, "compilers": {"CUDA graph of eager": None}}
+    found = time_model(Slow(), Fast(), [torch.ones(4)], repetitions=3, **how)
+    assert set(found.entries) == {"eager", "candidate"} and found.compile_seconds is None
+    assert "memory" in found.failures["CUDA graph of eager"]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        time_model(Slow(), Fast(), [torch.ones(4)], **how)
+
+
+@pytest.mark.usefixtures("simulated")
 def test_calls_that_are_waited_for() -> None:
     times = measure({"slow": sleeper(0.02), "fast": sleeper(0.005)}, device="cpu", budget_seconds=1.5,
                     flush_cache=False)

@@ -188,10 +188,13 @@ def test_a_long_loop_is_rewritten_in_little_time(monkeypatch: pytest.MonkeyPatch
     """What all steps have in common is found out once, and not at each of them."""
     from kernelwright.algebra import repeated
 
-    counted, steps = [], repeated._steps
+    counted, told, steps = [], [], repeated._steps
     for length in (32, 128):
         asked: list[int] = []
         monkeypatch.setattr(repeated, "_steps", lambda *a, asked=asked: (asked.append(1), steps(*a))[1])
-        assert used(loop(length)[0]).count(BESIDE) == length
+        result, applications = rewritten(loop(length)[0])
+        assert [a.rule.name for a in applications].count(BESIDE) == length
         counted.append(len(asked))
+        told.append(sum(map(len, result.replaces.values())))
     assert counted[0] == counted[1] <= 2
+    assert told[1] < 5 * told[0], "what nodes stand for grows with the steps, not with their square"

@@ -48,7 +48,8 @@ _TRITON = re.compile(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+
 _NATIVE = re.compile(r"load_inline|cpp_extension|ctypes|CDLL|dlopen|numba|cffi|import_module|PyDLL|torch\.ops")
 #: An operator of PyTorch may be the candidate's own code here.
 _REPLACED = re.compile(r"""Library\(\s*["']aten|impl\(\s*["']aten::|TORCH_LIBRARY_IMPL\(\s*aten|py_impl""")
-#: Events of the driver and of runtimes that launch one kernel, and what a device does beside kernels.
+#: Events of the driver and of runtimes that launch one kernel, or a graph of many, and what a device does beside
+#: kernels.
 _LAUNCHES = ("cudaLaunchKernel", "cudaLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchCooperativeKernel")
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
 _NO_KERNELS = ("Memset", "Memcpy", "[memory]")

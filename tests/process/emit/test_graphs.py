@@ -12,9 +12,11 @@ from plan_tools import Of
 from torch import nn
 
 import kernelwright
-from kernelwright.launching import Direct, as_measured, graph_bytes, graphs_wanted, runs_as_graph
+from kernelwright.launching import Direct, as_measured, graphs_wanted, runs_as_graph, with_graph
 from kernelwright.modes import unknown
+from kernelwright.report.measured import launch_sentence
 from kernelwright.settings import Settings
+from kernelwright.timing import Times, Timing
 
 
 def source(model: nn.Module, x: torch.Tensor, **options: Any) -> str:
@@ -92,7 +94,21 @@ def test_a_model_without_its_graph() -> None:
     assert seen == [False, False, True] and not training["graph"]
     mode = unknown("inference", nn.Linear(2, 2).eval())
     assert runs_as_graph(emitted, mode) and not runs_as_graph(emitted, mode.in_mode("training", nn.Linear(2, 2)))
-    assert graph_bytes(emitted, model) is None
-    emitted._kernelwright_bindings = {model: {0: SimpleNamespace(graph=SimpleNamespace(bytes=7)),
-                                              1: SimpleNamespace(graph=None)}}
-    assert graph_bytes(emitted, model) == 7
+
+
+def test_what_was_not_recorded_was_not_compared() -> None:
+    """Two times of one way of launching are no choice, and no gain."""
+    model = nn.Linear(2, 2)
+    some = (1.0,) * 5
+    times = Times("any", some, some, 1.0, 1.0, 1.0, 1.0, (1.0, 1.0), 5, 1, 1.0, None, 0, 0.0)
+    timing = Timing({"eager": times, "candidate": times}, {}, launch="graph",
+                    launches={"graph": times, "direct": times})
+    emitted: Any = SimpleNamespace(_kernelwright_bindings={model: {0: SimpleNamespace(graph=None)}})
+    found = with_graph(timing, emitted, model)
+    assert (found.launch, found.launches, found.graph_bytes) == ("direct", {}, None)
+    assert launch_sentence(found) == ""
+    emitted._kernelwright_bindings[model][1] = SimpleNamespace(graph=SimpleNamespace(bytes=7))
+    found = with_graph(timing, emitted, model)
+    assert found.launch == "graph" and found.graph_bytes == 7 and "keeps 7" in launch_sentence(found)
+    asked = with_graph(Timing({"eager": times}, {}), SimpleNamespace(), model)  # no choice was asked for
+    assert asked.launch == "" and asked.graph_bytes is None
