@@ -22,6 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python from 3.11 to 3.13 was found; set PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[development]" torch
+	@# Only some tests need it, which are skipped where it is not to be had.
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[propose]"
 	@touch $@
 
 demo: $(STAMP)

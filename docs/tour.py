@@ -91,16 +91,19 @@ def main() -> float:
 
     # BUILD. The file is imported, which compiles its kernels, once.
     emitted = load_text(text, "tour")
-    new = emitted.ModelNew(*problem.init_inputs)
-    new.load_state_dict(model.state_dict())
 
-    # VERIFY. Model, candidate, and the model in float64, on several seeds and distributions of inputs.
-    certificate = certify(lambda: problem.make_model(0), lambda: new, problem.make_inputs,
-                          plan=Trials(budget_seconds=5))
+    def new() -> torch.nn.Module:
+        made = emitted.ModelNew(*problem.init_inputs)
+        made.load_state_dict(model.state_dict())
+        return made
+
+    # VERIFY. Model, candidate, and the model in float64, on several seeds and distributions of inputs. Trials change
+    # the parameters of what they are given.
+    certificate = certify(lambda: problem.make_model(0), new, problem.make_inputs, plan=Trials(budget_seconds=5))
     print(certificate.sentence())
     assert certificate.passed, certificate.sentence()
     with torch.no_grad():
-        return float((new(*inputs) - model(*inputs)).abs().max())
+        return float((new()(*inputs) - model(*inputs)).abs().max())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``doctor`` and ``fuzz``.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose`` and ``doctor``; and
+``fuzz``, for those who work on the package, which no help lists.
 
 The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
 every problem is verified, for random models that go wrong and for candidates that are not right, 2 for what the user
@@ -21,7 +22,7 @@ from kernelwright import cli_options as options
 from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
 from kernelwright.processors import end_children
 from kernelwright.progress import Progress
-from kernelwright.settings import HOST_TARGET, Settings
+from kernelwright.settings import HOST_TARGET, settings_of
 from kernelwright.version import VERSION
 
 USAGE = 2
@@ -30,7 +31,13 @@ USAGE = 2
 UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
 app = typer.Typer(name="kernelwright", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
-                  pretty_exceptions_enable=False)
+                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _examples(*lines: str) -> str:
+    """The end of a command's help: command lines, not wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  kernelwright {line}" for line in lines)])
+
 
 def _version(value: bool) -> None:
     if value:
@@ -44,7 +51,8 @@ def _kernelwright(version: Annotated[bool, typer.Option(
     """Compile a PyTorch model to one file of verified custom kernels."""
 
 
-@app.command()
+@app.command(epilog=_examples("optimize model.py", "optimize model.py -o fast.py --effort quick",
+                              "optimize model.py --target cpp --threads 8 --json > result.json"))
 def optimize(
     path: options.Problem,
     output: Annotated[Path | None, typer.Option(
@@ -61,6 +69,7 @@ def optimize(
     threads: options.Threads = None,
     tiny: options.Tiny = False,
     model: options.Model = None,
+    verbose: options.Verbose = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -73,18 +82,18 @@ def optimize(
             from kernelwright.pipeline import optimize as run
 
         silence_torch()
-        settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
+        settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, seed=seed, threads=threads, tiny=tiny, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
-        return lambda: render_text(result, **page()), lambda: as_json(result)
+        return lambda: render_text(result, verbose=verbose, **page()), lambda: as_json(result)
 
     return perform(work, json, quiet)
 
 
-@app.command()
+@app.command(epilog=_examples("explain model.py", "explain model.py --target cuda --verbose"))
 def explain(
     path: options.Problem,
     target: options.Target = "auto",
@@ -93,8 +102,7 @@ def explain(
     seed: options.Seed = 0,
     threads: options.Threads = None,
     model: options.Model = None,
-    verbose: Annotated[bool, typer.Option(
-        "--verbose", "-v", help="Print the captured and the rewritten graph, too.")] = False,
+    verbose: options.Verbose = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -107,7 +115,7 @@ def explain(
             from kernelwright.pipeline import explain as run
 
         silence_torch()
-        settings = Settings(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
+        settings = settings_of(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
                             seed=seed, threads=threads, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
@@ -117,7 +125,7 @@ def explain(
     return perform(work, json, quiet)
 
 
-@app.command()
+@app.command(epilog=_examples("doctor", "doctor --refresh"))
 def doctor(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure the peaks again.")] = False,
     json: options.Json = False,
@@ -136,7 +144,7 @@ def doctor(
     return perform(work, json, quiet)
 
 
-@app.command()
+@app.command(hidden=True, epilog=_examples("fuzz --seconds 600", "fuzz --level graph --count 50 --seed 7"))
 def fuzz(
     path: options.FuzzedFile = None,
     seed: options.FirstSeed = 0,
@@ -164,7 +172,8 @@ def fuzz(
     return perform(work, json, quiet)
 
 
-@app.command()
+@app.command(epilog=_examples("bench problems --tiny --effort quick", "bench KernelBench/level2 -o results --resume",
+                              "bench KernelBench --filter 'level1/*' --devices 0,1"))
 def bench(
     folder: options.Folder,
     output: options.ResultsFolder = Path("bench_results"),
@@ -177,6 +186,7 @@ def bench(
     memory: options.Memory = None,
     runner: options.Runner = "local",
     address: options.Address = "",
+    propose: options.ProposeFile = None,
     target: options.Target = "auto",
     precision: options.Precision = "match",
     contractions: options.Contractions = "auto",
@@ -197,22 +207,27 @@ def bench(
     """
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+        from kernelwright.suite import proposals
         from kernelwright.suite.options import SuiteOptions
         from kernelwright.suite.runner import render_text, run_suite
 
-        settings = Settings(target=target, precision=precision, contractions=contractions, effort=effort,
+        settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, seed=seed, threads=threads, tiny=tiny,
                             model=model)
+        candidates: dict[str, Any] = {} if propose is None else {
+            "propose": proposals.read_options(propose), "work": proposals.WORK}
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
-                             limit=limit, memory=memory, runner=runner, address=address)
+                             limit=limit, memory=memory, runner=runner, address=address,
+                             **candidates)
         result = run_suite(folder, asked, progress)
         return lambda: render_text(result, **page()), result.as_json, result.exit_status
 
     return perform(work, json, quiet)
 
 
-@app.command()
+@app.command(epilog=_examples("judge model.py model_new.py", "judge model.py candidates --effort quick --json",
+                              "judge model.py candidate.py --precision strict --backward"))
 def judge(
     path: options.Problem,
     candidates: options.Candidates,
@@ -246,11 +261,80 @@ def judge(
         from kernelwright.judge.settings import JudgeSettings
 
         silence_torch()
-        settings = JudgeSettings(target=target, device=device, precision=precision, effort=effort, backward=backward,
-                                 own_kernels=own_kernels, seed=seed, threads=threads, time=not no_time, tiny=tiny,
-                                 model=model, limit=limit, memory=memory, output=output, force=force, json=json,
-                                 quiet=quiet)
+        given: dict[str, Any] = {
+            "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
+            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time, "tiny": tiny,
+            "model": model, "limit": limit, "memory": memory, "output": output, "force": force, "json": json,
+            "quiet": quiet}
+        settings = JudgeSettings(**given)
         result = judge_files(path, candidates, settings, progress)
+        return lambda: render_text(result, **page()), result.to_json, result.exit_status
+
+    return perform(work, json, quiet)
+
+
+@app.command(epilog=_examples("propose model.py --from answers",
+                              "propose model.py --endpoint http://localhost:8000/v1 --model NAME --rounds 4"))
+def propose(
+    path: options.Problem,
+    endpoint: options.Endpoint = None,
+    model: options.LanguageModel = None,
+    answers: options.Answers = None,
+    replay: options.Replay = None,
+    output: options.ProposedFile = None,
+    record: options.RunFolder = None,
+    resume: options.GoOn = False,
+    force: options.ReplaceRun = False,
+    candidates: options.Answered = 8,
+    rounds: options.Rounds = 4,
+    search: options.Search = "islands",
+    blind: options.Blind = False,
+    temperature: options.Temperature = None,
+    answer_tokens: options.AnswerTokens = 16384,
+    budget_tokens: options.TokenBudget = None,
+    budget_seconds: options.TimeBudget = None,
+    budget_money: options.MoneyBudget = None,
+    prices: options.Prices = None,
+    seed: options.ProposeSeed = 0,
+    effort: options.JudgeEffort = "normal",
+    precision: options.Precision = "match",
+    backward: options.Backward = False,
+    own_kernels: options.OwnKernels = False,
+    target: options.Target = "auto",
+    threads: options.Threads = None,
+    no_time: options.NoTime = False,
+    tiny: options.Tiny = False,
+    class_name: options.ClassName = None,
+    limit: options.StageLimit = None,
+    memory: options.CandidateMemory = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Judge candidates from a language model, or from texts, and write the best file that is verified: ours, unless a
+    candidate is shown to be better.
+
+    Exit status: 0 if a file is written, 1 if there is none to write, 3 if the judge could not judge.
+    """
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+        from kernelwright.propose.settings import ProposeSettings
+
+        chosen: dict[str, Any] = {"effort": effort, "precision": precision, "target": target}
+        settings = ProposeSettings(
+            endpoint=endpoint, model=model, answers=tuple(answers or ()), replay=replay, output=output, record=record,
+            resume=resume, force=force, candidates=candidates, rounds=rounds, search=search, blind=blind,
+            temperature=temperature, answer_tokens=answer_tokens, budget_tokens=budget_tokens,
+            budget_seconds=budget_seconds, budget_money=budget_money, prices=prices, seed=seed,
+            backward=backward, own_kernels=own_kernels, threads=threads, time=not no_time, tiny=tiny,
+            class_name=class_name, limit=limit, memory=memory, json=json, quiet=quiet, **chosen)
+        with importing():
+            with suppress(ImportError):  # a private name
+                import torch._dynamo  # noqa: F401  (which torch.export is made of)
+            from kernelwright.propose.report import render_text
+            from kernelwright.propose.run import propose as run_propose
+
+        silence_torch()
+        result = run_propose(path, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status
 
     return perform(work, json, quiet)

@@ -17,6 +17,7 @@ from kernelwright.errors import InternalError, KernelwrightError
 from kernelwright.failures import unwritable
 from kernelwright.progress import Progress, make_progress
 from kernelwright.settings import cache_folder, colour_allowed
+from kernelwright.version import VERSION
 
 INTERRUPTED = 130
 MOST_COLUMNS = 110
@@ -34,6 +35,7 @@ def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: b
     """
     progress = make_progress(quiet)
     progress.started = time.perf_counter()
+    progress.say(f"kernelwright {VERSION} starts")  # before PyTorch is imported, which takes seconds
     try:
         try:
             with _nothing_on_stdout():

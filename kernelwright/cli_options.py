@@ -32,13 +32,16 @@ Budget = Annotated[float | None, typer.Option(
     "--budget", metavar="SECONDS", help="How long a run may take, from its start to the written file, baselines "
     "included; by default, what the effort says.")]
 Baselines = Annotated[str, typer.Option(
-    metavar="compile|all|none", help="What is timed besides eager: a CUDA graph of it and torch.compile; "
-    "these, with its graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile; or nothing.")]
+    metavar="compile|all|graph|none", help="What is timed besides eager: a CUDA graph of it and torch.compile; "
+    "these, with its graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile; the graph alone; "
+    "or nothing.")]
 Launch = Annotated[str, typer.Option(
     metavar="auto|graph|direct", help="How a file starts its kernels: as one CUDA graph, one after another, or as "
     "measured.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
+Verbose = Annotated[bool, typer.Option(
+    "--verbose", "-v", help="Print the graphs, too: as captured, as rewritten, and at each step.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr; errors are still printed.")]
 
@@ -60,6 +63,9 @@ Limit = Annotated[float, typer.Option(
     metavar="SECONDS", help="Time that a problem may take, not counting time stopped for others.")]
 Memory = Annotated[float | None, typer.Option(
     metavar="GIB", help="Host memory that a problem may use; by default until the machine runs short.")]
+ProposeFile = Annotated[Path | None, typer.Option(
+    "--propose", metavar="FILE", help="Judge candidates of language models; FILE is TOML and has options of "
+    "`propose`.")]
 Runner = Annotated[str, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster.")]
 Address = Annotated[str, typer.Option(
     metavar="ADDRESS", help="The Ray cluster; by default this machine's, else a new one.")]
@@ -107,3 +113,42 @@ StageLimit = Annotated[float | None, typer.Option(
     "60.")]
 CandidateMemory = Annotated[float | None, typer.Option(
     "--memory", metavar="GIB", help="Host memory that a candidate may use; by default a share of what is free.")]
+
+# ---- of propose --------------------------------------------------------------------------------------
+
+Endpoint = Annotated[str | None, typer.Option(
+    "--endpoint", metavar="URL", help="Base address of an endpoint that speaks the OpenAI protocol.")]
+LanguageModel = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The language model there.")]
+Answers = Annotated[list[Path] | None, typer.Option(
+    "--from", metavar="PATH", help="Answers that exist, in place of an endpoint: texts, transcripts, files, or folders "
+    "of them; may be given several times.")]
+Replay = Annotated[Path | None, typer.Option(
+    "--replay", metavar="FOLDER", help="Take the answers of the run in FOLDER; nobody is asked.")]
+GoOn = Annotated[bool, typer.Option("--resume", help="Go on with the run in --record.")]
+RunFolder = Annotated[Path | None, typer.Option(
+    "--record", metavar="FOLDER", help="Where prompts, answers, candidates and verdicts go; by default NAME_propose "
+    "beside PATH.")]
+ProposedFile = Annotated[Path | None, typer.Option(
+    "--output", "-o", metavar="FILE", help="The file that is written; by default NAME_new.py beside PATH.")]
+ReplaceRun = Annotated[bool, typer.Option("--force", help="Replace FILE, and the run in --record.")]
+Answered = Annotated[int, typer.Option("--candidates", metavar="N", help="Answers that are asked for in each round.")]
+Rounds = Annotated[int, typer.Option("--rounds", metavar="N", help="Rounds at most.")]
+Search = Annotated[str, typer.Option(
+    "--search", metavar="islands|best", help="islands: answers build on the best, the most different and the almost "
+    "right; best: each is asked for anew, and the best counts.")]
+Blind = Annotated[bool, typer.Option("--blind", help="Do not show kernelwright's own kernels.")]
+Temperature = Annotated[float | None, typer.Option(
+    "--temperature", metavar="T", help="Of the language model; by default, the endpoint's.")]
+AnswerTokens = Annotated[int, typer.Option("--answer-tokens", metavar="N", help="Tokens of one answer at most.")]
+TokenBudget = Annotated[int | None, typer.Option(
+    "--budget-tokens", metavar="N", help="Tokens of all prompts and answers at most.")]
+TimeBudget = Annotated[float | None, typer.Option(
+    "--budget-seconds", metavar="SECONDS", help="Time after which nothing more is asked.")]
+MoneyBudget = Annotated[float | None, typer.Option(
+    "--budget-money", metavar="AMOUNT", help="What all calls may cost, by the prices of --prices.")]
+Prices = Annotated[Path | None, typer.Option(
+    "--prices", metavar="FILE", help="TOML or JSON file with prices of models per million tokens.")]
+ProposeSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the search and of the judge.")]
+ClassName = Annotated[str | None, typer.Option(
+    "--class", metavar="NAME", help="The model's class; by default Model, else the only module class of the file that "
+    "no other one uses.")]

@@ -172,6 +172,13 @@ def without_device() -> Iterator[None]:
         yield
 
 
+def was_noisy() -> None:
+    """What was measured here was not alone: others took processors meanwhile."""
+    lock = _own_lock()
+    if lock is not None:
+        lock.say(say="noisy")
+
+
 def paused_seconds() -> float:
     """Seconds that this process was stopped or waited for the device since it started; 0 outside of a suite."""
     lock = _own_lock()

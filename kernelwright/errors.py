@@ -27,6 +27,12 @@ class KernelwrightError(Exception):
     A subclass fills ``code``, ``sentence`` (what), ``reason`` (why) and ``remedy`` (fix), each a
     ``str.format`` template over the keyword arguments given when it is raised. ``where`` is made by
     :func:`where_of` or :func:`place`: ``file:line`` with the source line below it, or "".
+
+    >>> try:
+    ...     kernelwright.optimize("nowhere.py")
+    ... except kernelwright.KernelwrightError as error:
+    ...     print(error.code)
+    KW101
     """
 
     code: ClassVar[str] = "KW000"
@@ -181,7 +187,8 @@ class GetInputsRaised(KernelwrightError):
     code = "KW112"
     sentence = "get_inputs() of {path} raised {exception}."
     reason = "It is called to make every fresh set of inputs, and this line of it failed."
-    remedy = "Mend that line; get_inputs takes no arguments and must work when called repeatedly."
+    remedy = ("Mend that line; get_inputs takes no arguments and must work when called repeatedly. It need not name a "
+              "device, with .cuda() or device=: what it makes is moved to the device that is used.")
 
 
 class InputsInvalid(KernelwrightError):
@@ -246,7 +253,7 @@ class SourceUnavailable(KernelwrightError):
     code = "KW118"
     sentence = "The source of class {model} cannot be used: {found}."
     reason = "The emitted file keeps the original class, so that parameters and fallback stay the same."
-    remedy = "Define the class at the top level of a .py file (not in a console, a function or an if)."
+    remedy = "Define the class at the top level of a .py file or of a notebook's cell (not in a function or an if)."
 
 
 class TinyUnusable(KernelwrightError):
@@ -414,6 +421,15 @@ class InvalidOption(KernelwrightError):
     remedy = "Give one of these, or leave it out for the default, {default}."
 
 
+class UnknownOption(KernelwrightError):
+    """The backend of torch.compile, or kernelwright.compile, was given an option that it does not have."""
+
+    code = "KW404"
+    sentence = "torch.compile's backend kernelwright has no option {option}."
+    reason = "Its options are {known}."
+    remedy = "Give one of these in `options`, or leave it out."
+
+
 # ---- KW5xx: VERIFY -------------------------------------------------------------------------------
 
 
@@ -553,6 +569,101 @@ class CandidateTwice(KernelwrightError):
     sentence = "The candidate {path} was given twice."
     reason = "It is the same file as {first}, and one file gets one verdict and one rank."
     remedy = "Leave one of them out; to see whether equal files tie, judge a copy."
+
+
+# ---- KW8xx: PROPOSE, candidates from language models and from texts --------------------------------
+
+
+class NoAnswers(KernelwrightError):
+    """Nothing that was given has an answer: texts, transcripts and Python files are read, names that begin with ``_``
+    or ``.`` and the model's own file are not."""
+
+    code = "KW801"
+    sentence = "{folder} has no answer to read."
+    reason = "Read are .md, .txt, .log, .json, .jsonl and .py files; a transcript needs messages of an assistant."
+    remedy = "Give the files, or the folder that they stand in."
+
+
+class AnswersMissing(KernelwrightError):
+    """A path of answers does not exist."""
+
+    code = "KW802"
+    sentence = "There is no file or folder {path}."
+    reason = "Nothing stands at that path, seen from {folder}, so nothing was read."
+    remedy = "Check the spelling and the folder, or leave the path out."
+
+
+class AnswerUnreadable(KernelwrightError):
+    """A file was named as an answer that cannot be one. What a readable file says is no error: it gets its verdict."""
+
+    code = "KW803"
+    sentence = "{path} cannot be read as an answer: {found}."
+    reason = "An answer is one readable text of at most 16 MiB."
+    remedy = "Mend the file, or leave it out."
+
+
+class NothingToPropose(KernelwrightError):
+    """``propose`` needs somebody to ask, texts to read, or a folder to replay or go on with; one of these."""
+
+    code = "KW804"
+    sentence = "There is {found}."
+    reason = ("Candidates come from an endpoint (--endpoint and --model), from texts (--from), or from an earlier run "
+              "(--replay).")
+    remedy = "Give one of these; docs/propose.md has examples."
+
+
+class ClientMissing(KernelwrightError):
+    """The endpoint's protocol is spoken by the package ``openai``, an optional extra that is not installed."""
+
+    code = "KW805"
+    sentence = "No endpoint can be asked: the package openai cannot be imported ({found})."
+    reason = "It speaks the OpenAI protocol; only an endpoint needs it."
+    remedy = "Install it (`pip install 'kernelwright[propose]'`), or use `--from` with answers that exist."
+
+
+class EndpointRefused(KernelwrightError):
+    """The endpoint refuses what no repetition mends: the key, the model's name, the address."""
+
+    code = "KW806"
+    sentence = "{endpoint} refuses to answer: {found}."
+    reason = "Asking again would give the same; what was answered before is kept in {folder}."
+    remedy = "Mend the address, the model's name or the key ({key}), and go on with `--resume`."
+
+
+class PricesUnusable(KernelwrightError):
+    """A budget of money needs the prices of the model, per million tokens, from a file (TOML or JSON)."""
+
+    code = "KW807"
+    sentence = "The price of {model} is not known: {found}."
+    reason = "Before each call what it may cost at most is held against the budget of money."
+    remedy = "Give a file: `--prices prices.toml`, with a table [\"{model}\"], input = 0.5, output = 1.5."
+
+
+class RunExists(KernelwrightError):
+    """The folder holds a run already. Nothing of it is replaced unasked."""
+
+    code = "KW808"
+    sentence = "{folder} holds a run already."
+    reason = "Its answers were paid for, so they are not replaced."
+    remedy = "Go on with it (`--resume`), give another folder (`--record`), or replace it (`--force`)."
+
+
+class RunDiffers(KernelwrightError):
+    """The run in the folder was of another model or with other settings, so its answers do not fit."""
+
+    code = "KW809"
+    sentence = "The run in {folder} was made otherwise: {found}."
+    reason = "Answers to other questions would be mixed with those of this run."
+    remedy = "Give the options of that run, or another folder (`--record`)."
+
+
+class RunMissing(KernelwrightError):
+    """The folder to go on with, or to replay, holds no run."""
+
+    code = "KW810"
+    sentence = "{folder} holds no run: {found}."
+    reason = "A run is a folder with run.json and events.jsonl, as `--record` names it."
+    remedy = "Check the folder, or begin a run without `--resume` and `--replay`."
 
 
 # ---- notes: worth saying, no error -----------------------------------------------------------------

@@ -21,7 +21,7 @@ from kernelwright.culprits import Culprits
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Kernel, KernelConfig, Plan
+from kernelwright.plan.records import Kernel, KernelConfig, LibraryCall, Plan
 from kernelwright.roofline.devices import Device
 
 Value = TypeVar("Value")
@@ -98,7 +98,7 @@ def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewritin
             yield StepBack(Level.FUNCTIONS, "approximate functions behind the sums of contractions", rewriting,
                            dict(kept), contractions)
         if contractions:
-            kept |= dict.fromkeys(contractions, reason)
+            kept |= dict.fromkeys(contractions, LibraryCall(reason))
             yield StepBack(Level.CONTRACTIONS, "contractions as kernels", rewriting, dict(kept))
     dropped = rewriting.dropped if rewriting is not None else frozenset()
     for exactness, level in _LEAST_EXACT.items():
@@ -134,9 +134,9 @@ def _without_culprits(captured: Graph, device: Device, reason: str, rewriting: R
         return StepBack(Level.CULPRITS, f"approximate functions in {kernels}", rewriting, dict(plan.kept),
                         plan.contractions | exact, plan.channels_last)
     rules = set(culprits.rules) or _makers(captured, rewriting, covered)
-    if rules:
+    if rules and not (culprits.kernels and all(s.rolls for s in culprits.kernels)):
         return _without_rules(captured, device, rewriting, plan, rules, f", which made {kernels}" if covered else "")
-    kept = plan.kept | dict.fromkeys(covered, reason)
+    kept = plan.kept | {n: why for s in culprits.kernels for n, why in s.left(reason).items()}
     left = {n: config for n, config in plan.contractions.items() if n not in covered}
     return StepBack(Level.CULPRITS, kernels, rewriting, kept, left, plan.channels_last)
 
@@ -150,10 +150,12 @@ def without_kind(captured: Graph, device: Device, reason: str, rewriting: Rewrit
     if special:
         rules = {a.use for a in rewriting.applications if not a.made.isdisjoint(special)}
         return _without_rules(captured, device, rewriting, plan, rules) if rules else whole_mode(captured, reason)
-    own = {n for s in steps for n in [n for n in s.covers if n in plan.contractions]
+    loops = {n: why for s in steps if s.rolls for n, why in s.left(reason).items()}
+    own = {n for s in steps if not s.rolls for n in [n for n in s.covers if n in plan.contractions]
            or [n for n in s.covers if n.kind not in _POINT_BY_POINT] or s.covers}
     left = {n: config for n, config in plan.contractions.items() if n not in own}
-    return StepBack(Level.CULPRITS, "", rewriting, plan.kept | dict.fromkeys(own, reason), left, plan.channels_last)
+    return StepBack(Level.CULPRITS, "", rewriting, plan.kept | dict.fromkeys(own, reason) | loops, left,
+                    plan.channels_last)
 
 
 def _without_rules(captured: Graph, device: Device, rewriting: Rewriting, plan: Plan, rules: set[Use],

@@ -1,4 +1,5 @@
-"""How the programs of a file are launched: as one CUDA graph, or kernel by kernel, as measured beside each other."""
+"""How the programs of a file are launched: as one CUDA graph, or kernel by kernel, as measured beside each other. Calls
+of PyTorch's alone can be one launch, too."""
 
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ from typing import Any
 from torch import nn
 
 from kernelwright.codegen.generate import TARGETS, is_here
+from kernelwright.emit.facts import is_recordable
+from kernelwright.fallback import whole_mode
 from kernelwright.modes import ModeProgram, distinct
+from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import DIRECT, Timing
 
@@ -19,6 +23,17 @@ def graphs_wanted(settings: Settings, target: str) -> bool:
     """Whether programs are written to run as graphs, as far as they can: measurements may say otherwise."""
     return settings.launch != "direct" and bool(TARGETS[target].stream) and \
         (is_here(target) or settings.launch == "graph")
+
+
+def in_one_launch(mode: ModeProgram, device: Device, reason: str) -> ModeProgram | None:
+    """A mode without kernels whose calls that record no gradients run as one graph, of PyTorch's own calls as they were
+    captured; None where these make none. reason: why no kernel replaces them."""
+    if False not in mode.recordings or not mode.captured.outputs:
+        return None
+    step = whole_mode(mode.captured, reason)
+    found = replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), recordings=(False,),
+                    graph=True, one_launch=True)
+    return found if is_recordable(found.plan) else None
 
 
 def _tables(emitted: ModuleType) -> Iterator[dict[str, Any]]:

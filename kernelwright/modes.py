@@ -18,6 +18,8 @@ from torch import nn
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton
+from kernelwright.codegen.source import Unsuitable
+from kernelwright.emit.facts import is_recordable
 from kernelwright.emit.file import Variant
 from kernelwright.failures import FAILED, told
 from kernelwright.fallback import StepBack, whole_mode, without_kind
@@ -28,6 +30,7 @@ from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.records import Mode, words_of
 from kernelwright.roofline.devices import Device
+from kernelwright.timing.baselines import DIRECT, GRAPH
 
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"
@@ -38,7 +41,8 @@ class ModeProgram:
     """One mode on its way: the model in it, what was captured, and what became of that.
 
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
-    what was given up, and why. graph: whether the program runs as a CUDA graph where it can.
+    what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
+    program is PyTorch's calls alone, for the sake of that graph.
     """
 
     name: str
@@ -49,6 +53,17 @@ class ModeProgram:
     recordings: tuple[bool, ...] = (False, True)
     notes: tuple[str, ...] = ()
     graph: bool = False
+    one_launch: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether a file has a program for the mode; without one the original computation stays."""
+        return bool(self.plan.kernels) or self.one_launch
+
+    @property
+    def launched(self) -> str:
+        """How a file launches its program, as `GRAPH` or `DIRECT`; "" where it has none."""
+        return "" if not self.runs else GRAPH if self.graph and is_recordable(self.plan) else DIRECT
 
     def in_mode(self, name: str, model: nn.Module) -> ModeProgram:
         """The same program for another mode, in which the model computes the same."""
@@ -63,7 +78,7 @@ class ModeProgram:
         contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
-                frozenset(self.plan.kept), contractions, self.plan.channels_last)
+                self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch)
 
 
 def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
@@ -83,8 +98,9 @@ def distinct(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
 
 
 def described_mode(mode: ModeProgram, device: Device) -> Mode:
-    return describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
-                    texts=(render(mode.captured), render(mode.rewriting.graph)))
+    found = describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
+                     texts=(render(mode.captured), render(mode.rewriting.graph)))
+    return replace(found, launched=mode.launched)
 
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
@@ -99,13 +115,13 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
     has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
-    fault: all of it go, with the rules that made it, and no more."""
+    fault: all of it go, with the rules that made it, and no more; nor are sizes that it does not take."""
     if isinstance(failed.cause, NoSkeleton):
         return [_without_kind(mode, failed.cause, device) for mode in modes]
-    reason = told(failed.cause)
+    reason = str(failed.cause) if isinstance(failed.cause, Unsuitable) else told(failed.cause)
     # Of another number of batch entries it is another kernel for the same operators.
     at_fault = {(n.op, n.origin) for step in failed.steps for n in step.covers}
-    result = [keeping(mode, {n: reason for step in mode.plan.kernels for n in step.covers
+    result = [keeping(mode, {n: why for step in mode.plan.kernels for n, why in step.left(reason).items()
                              if (n.op, n.origin) in at_fault}, device) for mode in modes]
     if all(old is new for old, new in zip(modes, result, strict=True)):
         if not any(mode.plan.kernels for mode in modes):
@@ -143,7 +159,7 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
     if not reason:
         return mode
     step = whole_mode(mode.captured, reason)
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device))
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), one_launch=False)
 
 
 def apart(mode: ModeProgram) -> list[ModeProgram]:

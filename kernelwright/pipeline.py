@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -20,34 +20,40 @@ from kernelwright.failures import unwritable
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct
 from kernelwright.problem import Problem, load_problem
-from kernelwright.problem.arguments import split
-from kernelwright.problem.construct import shown_arguments
+from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.problem.seeds import others_kept
 from kernelwright.programs import Stages, understand, written
 from kernelwright.progress import Progress
-from kernelwright.records import Result, words_of
+from kernelwright.records import words_of
+from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
-from kernelwright.settings import Settings, check_output, check_versions
+from kernelwright.settings import Options, Settings, changed, check_output, check_versions
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
 
 
-def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settings: Settings | None = None,
-             progress: Progress | None = None, **options: Any) -> Result:
+def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
+             settings: Settings | None = None, progress: Progress | None = None, **options: Unpack[Options]) -> Result:
     """Compile a model to a file with ModelNew, verified and timed.
 
     model_or_path: a problem file, or a module with example ``inputs``: a list or tuple of positional arguments, a
-    dictionary of keyword arguments, a list of both, or the one argument itself. ``options`` are fields of
+    dictionary of keyword arguments, a list of both, or the one argument itself. ``kwargs`` are keyword arguments beside
+    positional ``inputs``. ``options`` are fields of
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
     budget replaces it.
     Raises KernelwrightError for what the user can mend; then nothing is written.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
+    >>> result = kernelwright.optimize(model, inputs=(torch.randn(32, 64),), effort="quick", baselines="none")
+    >>> result.module(torch.randn(32, 64)).shape
+    torch.Size([32, 64])
     """
-    settings = replace(settings or Settings(), **options) if options else settings or Settings()
+    settings = changed(settings, options)
     progress = progress or Progress()
     spent = progress.seconds_before()
     stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent))
@@ -61,7 +67,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
         find_compiler(TARGETS[target])
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
-            problem, example = _load(model_or_path, inputs, target, settings)
+            problem, example = _load(model_or_path, inputs, kwargs, target, settings)
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
@@ -90,20 +96,25 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, setti
     return result
 
 
-def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, settings: Settings | None = None,
-            progress: Progress | None = None, device: Device | None = None, **options: Any) -> Result:
+def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
+            settings: Settings | None = None, progress: Progress | None = None, device: Device | None = None,
+            **options: Unpack[Options]) -> Result:
     """The decisions and the mathematics of :func:`optimize`, without building, checking or timing.
 
     device: the row to plan for, in place of the machine's own; the text then depends on no measurement.
     Raises KernelwrightError for what the user can mend.
+
+    >>> result = kernelwright.explain(torch.nn.GELU(), inputs=(torch.randn(8, 16),), target="cpp")
+    >>> [kernel.kind for kernel in result.modes[0].kernels]
+    ['loop']
     """
-    settings = replace(settings or Settings(), **options) if options else settings or Settings()
+    settings = changed(settings, options)
     stages = Stages(progress or Progress())
     check_versions(torch.__version__)
     target = chosen(settings.target)
     with _threads(settings.threads):
         with stages.stage("load"):
-            problem, example = _load(model_or_path, inputs, target, settings)
+            problem, example = _load(model_or_path, inputs, kwargs, target, settings)
         device = device or current_device(TARGETS[target].device)
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
         modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
@@ -139,9 +150,10 @@ def _memory_reported(subject: Any) -> Iterator[None]:
         raise out_of_memory_error(exception, "checking and timing", place, where) from exception
 
 
-def _load(model_or_path: Any, inputs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
+def _load(model_or_path: Any, inputs: Any, kwargs: Any, target: str, settings: Settings) -> tuple[Problem, list[Any]]:
     place = TARGETS[target].device if is_here(target) else "cpu"
-    problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny, model=settings.model)
+    problem = load_problem(model_or_path, inputs, device=place, tiny=settings.tiny, model=settings.model,
+                           kwargs=kwargs)
     return problem, problem.make_inputs(settings.seed)
 
 
@@ -150,10 +162,13 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
             module: Any) -> Result:
     described = tuple(replace(described_mode(m, device), certificate=certificates.get(m.name),
                               timing=timings.get(m.name)) for m in distinct(modes))
+    # What is said is of what the file does: kernels that it does not have are no entry beside eager.
+    described = tuple(m if m.runs else replace(
+        m, timing=m.timing and m.timing.of_original(),
+        certificate=m.certificate and replace(m.certificate, given_up=not m.certificate.is_of_original))
+        for m in described)
     wins = [f"{words_of(m.name).capitalize()} mode: {found}" for m in described if m.timing is not None
-            and (found := m.timing.compiled_wins(replaced=bool(m.kernels)))]
+            and (found := m.timing.compiled_wins(replaced=m.runs))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
-    result = Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
-                    dict(stages.seconds), module)
-    by_keyword = bool(split(problem.init_inputs)[1])
-    return replace(result, construction=f"ModelNew({shown_arguments(problem.init_inputs)})") if by_keyword else result
+    return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
+                  dict(stages.seconds), module, construction(problem))

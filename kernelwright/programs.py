@@ -285,7 +285,7 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
               ) -> tuple[str, tuple]:
     """The emitted file's text, and its parts (variants, sources, support) for those who check them."""
-    useful = [m for m in modes if m.plan.kernels]
+    useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
     variants = [Variant(m.name, p, m.model, example, m.recordings, m.graph) for m, p in zip(useful, plans, strict=True)]
@@ -343,8 +343,8 @@ def _unwritable(problem: Problem, modes: Sequence[ModeProgram], example: list[An
     kernels = list(dict.fromkeys(step for mode in modes for step in mode.plan.kernels))
 
     def fails(kept: Sequence[KernelStep]) -> bool:
-        left = [keeping(m, {n: FAILED for s in m.plan.kernels if s not in kept for n in s.covers}, device)
-                for m in modes]
+        left = [keeping(m, {n: why for s in m.plan.kernels if s not in kept for n, why in s.left(FAILED).items()},
+                        device) for m in modes]
         try:
             _readable_text(problem, left, example, target, device)
         except Exception as error:

@@ -1,10 +1,16 @@
-"""The frozen records that the pipeline hands to its callers, and their JSON form."""
+"""The frozen records of which a result is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from kernelwright.timing.baselines import Timing
+    from kernelwright.verify.certificate import Certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class KernelUse:
 
     name: str
     kind: str
-    """loop, scan, extremum, contraction, region sum or spectral energy."""
+    """loop, scan, extremum, recurrence, contraction, region sum or spectral energy."""
     meaning: str
     covers: tuple[str, ...]
     """Operators, as ``name (file:line)``."""
@@ -98,10 +104,10 @@ class Mode:
     floor_seconds: float
     """The time that no version can beat on this device: bytes and operations after rewriting, at the peaks."""
     floor_words: str
-    certificate: Any = None
-    """A verify.Certificate, or None where nothing was checked."""
-    timing: Any = None
-    """A timing.Timing, or None where nothing was timed."""
+    certificate: Certificate | None = None
+    """None where nothing was checked."""
+    timing: Timing | None = None
+    """None where nothing was timed."""
     graph: str = ""
     rewritten: str = ""
     simplification: str = ""
@@ -109,17 +115,19 @@ class Mode:
     operations; "" otherwise. Speed-ups of such modes say little about kernels, and are counted apart."""
     layout: str = ""
     """Which convolutions run channels-last, and what that gave; "" where none does."""
+    launched: str = ""
+    """graph: the program is launched as one CUDA graph, where a call asks for no gradient; direct: kernel by kernel; ""
+    where the file has no program for the mode, and the original computation stays."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the file has a program for the mode."""
+        return bool(self.kernels) or bool(self.launched)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What ``optimize`` returns.
-
-    source: text of the emitted file. path: where it was written, or None. target: its name.
-    module: a live ModelNew with the problem's parameters, or None where it can't run here.
-    notes: plain sentences that the user should read (what was not done, and why).
-    stages: seconds spent in each stage, by name. construction: how the model is constructed, as text.
-    """
+class ResultRecord:
+    """What a result consists of: see :class:`kernelwright.result.Result`, which callers get."""
 
     name: str
     source: str
@@ -129,15 +137,5 @@ class Result:
     modes: tuple[Mode, ...]
     notes: tuple[str, ...] = ()
     stages: dict[str, float] = field(default_factory=dict)
-    module: Any = None
+    module: nn.Module | None = None
     construction: str = "ModelNew(*get_init_inputs())"
-
-    @property
-    def certificate(self) -> Any:
-        """The certificate of the mode as constructed."""
-        return self.modes[0].certificate if self.modes else None
-
-    @property
-    def timing(self) -> Any:
-        """The times of the mode as constructed."""
-        return self.modes[0].timing if self.modes else None

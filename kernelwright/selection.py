@@ -13,15 +13,26 @@ from torch import nn
 
 from kernelwright.codegen.reference.plan import filled
 from kernelwright.device_lock import clock
+from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told
-from kernelwright.launching import Direct, as_measured, runs_as_graph, with_graph
+from kernelwright.launching import Direct, as_measured, graphs_wanted, in_one_launch, runs_as_graph, with_graph
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages, model_of, new_model, written
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.timing.baselines import Timing, compilers_of, is_slower, launches_matter, time_model
+from kernelwright.timing.baselines import (
+    CANDIDATE,
+    EAGER,
+    Timing,
+    compilers_of,
+    graph_pays,
+    graph_promises,
+    is_slower,
+    launches_matter,
+    time_model,
+)
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
@@ -41,6 +52,8 @@ from kernelwright.verify.flatten import flatten
 _LEAST_SECONDS = 0.2
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
+#: Why PyTorch keeps the operators of a mode in which no kernel pays.
+ONE_LAUNCH = "no kernel of ours pays here; all calls are one launch"
 #: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
 _FEW, _HASTY_SHARE = 5, 0.1
 
@@ -104,8 +117,15 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         slower, timings = again | {m.program: slower[m.program] for m in modes
                                    if m.name not in fewer and m.program in slower}, timings | times
         lesser = {m.name: lesser[m.name] for m in modes if m.name in fewer and again.get(m.program) == SLOWER}
-    budget.done("verify")
     launched = as_measured(modes, timings)
+    if graphs_wanted(settings, target) and budget.left() >= SHARE_OF_FIRST * took:
+        wanted = _in_one_launch(modes, slower, timings, device)
+        if wanted:
+            found, passed, times = _faster_in_one_launch(problem, wanted, example, target, device, settings, stages,
+                                                         tuning, truths)
+            launched = [found.get(m.name, m) for m in launched]
+            certificates, timings = certificates | passed, timings | times
+    budget.done("verify")
     if any(new is not old for new, old in zip(launched, modes, strict=True)):
         with stages.stage("build"):
             modes, text, emitted = built(problem, launched, example, target, device)
@@ -123,6 +143,37 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         with stages.stage("build"):
             modes, text, emitted = built(problem, modes, example, target, device)
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], timings: Mapping[str, Timing],
+                   device: Device) -> list[ModeProgram]:
+    """The modes in which no kernel pays and launches matter, as one graph of PyTorch's own calls. slower: the programs
+    that are given up, with the reason."""
+    of_program = {m.program: timings[m.name] for m in distinct(modes) if m.name in timings}
+    found = [in_one_launch(m, device, slower.get(m.program, ONE_LAUNCH)) for m in modes
+             if (m.program in slower or not m.plan.kernels)
+             and (timing := of_program.get(m.program)) is not None and graph_promises(timing)]
+    return [m for m in found if m is not None]
+
+
+def _faster_in_one_launch(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
+                          settings: Settings, stages: Stages, tuning: Tuning, truths: Truths
+                          ) -> tuple[dict[str, ModeProgram], dict[str, Certificate], dict[str, Timing]]:
+    """Those modes by name that pass their checks and are faster than eager in one launch, with what was found; the
+    others stay as they are, as they do where there is no memory for an attempt."""
+    try:
+        modes, _, emitted, certificates = certified_modes(problem, modes, example, target, device, settings, stages,
+                                                          tuning.after, truths)
+        slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=False)
+    except Exception as error:
+        if not (isinstance(error, KernelwrightError) or is_ours(error) or is_out_of_memory(error)):
+            raise
+        stages.progress.say(f"All calls in one launch: {told(error)}")
+        return {}, {}, {}
+    timed = {m.program: timings[m.name] for m in distinct(modes) if m.name in timings}
+    # What no graph was recorded of ran call by call.
+    found = {m.name: m for m in modes if m.program not in slower and timed[m.program].graph_bytes is not None}
+    return found, {name: certificates[name] for name in found}, {name: timed[m.program] for name, m in found.items()}
 
 
 def tuning_seconds(budget: Budget, took: float) -> float:
@@ -185,9 +236,11 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
         compilers = compilers_of("none" if not compare or (place and settings.effort == "quick")
                                  else settings.baselines, problem.device,
                                  launches=mode.name in before and launches_matter(before[mode.name]))
+        if choose and mode.graph and not mode.plan.kernels:  # whether one launch of all calls may pay
+            compilers |= compilers_of("graph", problem.device)
         try:
             with stages.stage("time"):
-                own = candidate_of(emitted, problem, mode, settings) if mode.plan.kernels else None
+                own = candidate_of(emitted, problem, mode, settings) if mode.runs else None
                 candidate = as_called(mode, own) if own is not None else None
                 chooses = choose and own is not None and settings.launch == "auto" and runs_as_graph(emitted, mode)
                 timed = partial(
@@ -197,17 +250,24 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
                     compilers=compilers, compile_limit_seconds=budget.share("baselines"),
                     direct=as_called(mode, Direct(own, emitted)) if chooses else None)
                 timing = timed()
-                if candidate is not None and is_slower(timing) and not compilers and _is_hasty(timing, budget):
+                if candidate is not None and _loses(mode, timing) and not compilers and _is_hasty(timing, budget):
                     timing = timed(repetitions=_FEW)
                 timings[mode.name] = timing if own is None else with_graph(timing, emitted, own)
         except Exception as error:
-            if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
+            if not is_ours(error) or is_out_of_memory(error) or not mode.runs:
                 raise
             slower[mode.program] = told(error)
             continue
-        if mode.plan.kernels and is_slower(timing):
+        if mode.runs and _loses(mode, timing):
             slower[mode.program] = SLOWER
     return slower, timings
+
+
+def _loses(mode: ModeProgram, timing: Timing) -> bool:
+    """Whether a program is not worth it. What is PyTorch's calls in one launch takes the device as long as before."""
+    if mode.one_launch:
+        return not graph_pays(timing.entries[CANDIDATE], timing.entries[EAGER])
+    return is_slower(timing)
 
 
 def _is_hasty(timing: Timing, budget: Budget) -> bool:

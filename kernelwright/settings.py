@@ -1,13 +1,15 @@
 """Every option and environment variable, with its default and its effect, in one table."""
 
+# ruff: noqa: RUF009  (options are declared by a function)
+
 from __future__ import annotations
 
 import math
 import os
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, TypedDict, get_args
 
 from kernelwright.errors import InvalidOption, OutputExists, OutputFolderUnusable, UnsupportedVersion
 
@@ -18,44 +20,75 @@ MINIMUM_TORCH = (2, 11)
 #: A target is a folder of codegen/ that has an object of that name.
 TARGET_NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("codegen/*/target.py")))
 
+Target = Literal["auto", "c", "cpp", "cuda"]
+Precision = Literal["match", "strict"]
+Contractions = Literal["auto", "library", "measured"]
+Effort = Literal["quick", "normal", "thorough"]
+Baselines = Literal["compile", "all", "graph", "none"]
+Launch = Literal["auto", "graph", "direct"]
+
 #: What "auto" is where there is no device but the host.
 HOST_TARGET = "cpp"
 
 
-def _option(default: Any, effect: str, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"effect": effect, "choices": choices})
+def _option(default: Any, effect: str, choices: Any = None) -> Any:
+    return field(default=default, metadata={"effect": effect, "choices": get_args(choices)})
+
+
+class Options(TypedDict, total=False):
+    """The fields of :class:`Settings`, as functions take them by keyword, so that type checkers know their names and
+    values."""
+
+    target: Target
+    precision: Precision
+    contractions: Contractions
+    effort: Effort
+    budget: float | None
+    baselines: Baselines
+    launch: Launch
+    force: bool
+    quiet: bool
+    json: bool
+    output: Path | str | None
+    seed: int
+    threads: int | None
+    tiny: bool
+    model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run was asked to do. Raises InvalidOption (KW403) for a value that an option does not take."""
+    """What a run was asked to do. Raises InvalidOption (KW403) for a value that an option does not take.
 
-    target: str = _option("auto", "Language of the kernels; auto is cuda where PyTorch sees a CUDA device, "
-                          "else cpp.", ("auto", *TARGET_NAMES))
+    >>> Settings(effort="quick", threads=2).precision
+    'match'
+    """
+
+    target: Target = _option("auto", "Language of the kernels; auto is cuda where PyTorch sees a CUDA device, "
+                          "else cpp.", Target)
     """Language of the kernels."""
-    precision: str = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
-                             "float32 accuracy everywhere.", ("match", "strict"))
+    precision: Precision = _option("match", "match: never less accurate than the model as PyTorch runs it; strict: "
+                             "float32 accuracy everywhere.", Precision)
     """Accuracy policy, measured against float64."""
-    contractions: str = _option("auto", "Matrix products and convolutions: measured makes CUDA kernels of those that "
-                                "win; library leaves all to cuBLAS and cuDNN; auto is measured where PyTorch sees a "
-                                "CUDA device, else library.", ("auto", "library", "measured"))
+    contractions: Contractions = _option("auto", "Matrix products and convolutions: measured makes CUDA kernels of "
+                                         "those that win; library leaves all to cuBLAS and cuDNN; auto is measured "
+                                         "where PyTorch sees a CUDA device, else library.", Contractions)
     """Whether contractions may become kernels."""
-    effort: str = _option("normal", "How long a run may take, unless budget says so, and how many schedules are "
+    effort: Effort = _option("normal", "How long a run may take, unless budget says so, and how many schedules are "
                           "measured: quick 60 s (without baselines 30 s), normal 120 s, thorough 900 s; with all "
-                          "baselines 180 s more.",
-                          ("quick", "normal", "thorough"))
+                          "baselines 180 s more.", Effort)
     """How much time a run may take."""
     budget: float | None = _option(None, "Seconds from loading to the written file, baselines included; by default, "
                                    "the effort's. What certifies a file is never left out.")
     """Seconds of a run, or None for the effort's."""
-    baselines: str = _option("compile", "What is timed besides eager: compile is a CUDA graph of eager and "
+    baselines: Baselines = _option("compile", "What is timed besides eager: compile is a CUDA graph of eager and "
                              "torch.compile, with its graphs (reduce-overhead) where launches matter; all is these "
-                             "and max-autotune, too, which takes minutes to compile.",
-                             ("compile", "all", "none"))
+                             "and max-autotune, too, which takes minutes to compile; graph is a CUDA graph of eager "
+                             "alone.", Baselines)
     """Compiled baselines."""
-    launch: str = _option("auto", "How a file starts its kernels: graph launches a program as one CUDA graph, where "
+    launch: Launch = _option("auto", "How a file starts its kernels: graph launches a program as one CUDA graph, where "
                           "no gradient is asked of the call; direct one kernel after another; auto what is measured to "
-                          "be faster.", ("auto", "graph", "direct"))
+                          "be faster.", Launch)
     """How kernels are launched."""
     force: bool = _option(False, "Replace an output file that exists already.")
     """Overwrite the output."""
@@ -63,7 +96,7 @@ class Settings:
     """No progress."""
     json: bool = _option(False, "Print one JSON document on stdout instead of text.")
     """Machine-readable output."""
-    output: Path | None = _option(  # noqa: RUF009 (as its neighbours)
+    output: Path | None = _option(
         None, "The emitted file; by default NAME_new.py beside the problem.")
     """Path of the emitted file, or None for the default."""
     seed: int = _option(0, "Seed of the first parameters and inputs; checks use further seeds after it.")
@@ -102,6 +135,18 @@ class Settings:
         return values | {"output": str(self.output) if self.output else None}
 
 
+def settings_of(**values: Any) -> Settings:
+    """Settings of values that nobody has looked at, as a command line has them. Raises InvalidOption (KW403)."""
+    return Settings(**values)
+
+
+def changed(settings: Settings | None, options: Options) -> Settings:
+    """Settings with some of their fields given apart. Raises InvalidOption (KW403), and TypeError for a name that is
+    none."""
+    given: dict[str, Any] = {**options}
+    return replace(settings or Settings(), **given)
+
+
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -134,7 +179,9 @@ CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compile
 CC = EnvironmentVariable("CC", "cc", "The C compiler, of the target c.")
 NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
-ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, CC, NVCC, NO_COLOR)
+API_KEY = EnvironmentVariable("KERNELWRIGHT_API_KEY", "OPENAI_API_KEY, else the system's keyring",
+                              "The key of the endpoint that `propose` asks.")
+ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, CC, NVCC, API_KEY, NO_COLOR)
 
 
 def cache_folder() -> Path:

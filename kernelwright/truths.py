@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,12 +27,14 @@ from kernelwright.programs import Stages, model_of, share_large
 from kernelwright.roofline.cost import graph_work
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import import_compiler
+from kernelwright.verify.along.trials import along_trials
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials, look_ahead
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -132,9 +135,10 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
     adds = any(isinstance(s.kernel, Contraction) for s in mode.plan.kernels)
     if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
         # So it is where a running product leaves the range of its type: zero times infinity.
-        informative |= {"with Inf", "large", "scaled", "heavy-tailed"}
-    count = 1 if not mode.plan.kernels else RECORDED if brief else None
-    planned = default_trials(settings.seed)[:count]
+        informative |= {"with Inf", "large", "scaled", "heavy-tailed", "loud start", "loud end", "loud tile"}
+    planned = default_trials(settings.seed)[:1 if not mode.plan.kernels else RECORDED if brief else None]
+    if mode.plan.kernels and not brief:
+        planned = (*planned[:RECORDED], *_of_axes(problem, mode, settings), *planned[RECORDED:])
     if problem.device.type == "cuda" and any(c.is_truth and not c.waited for c in mode.captured.checks):
         # Values that the model refuses end in an assertion on the device, which nothing survives.
         planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
@@ -148,6 +152,13 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
                   # lengths of all of them may decide.
                   sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured)
                   and not mode.captured.asked_of_inputs)
+
+
+def _of_axes(problem: Problem, mode: ModeProgram, settings: Settings) -> tuple[TrialPlan, ...]:
+    """Trials for what a mode does along an axis; none where these cannot be found, which costs nobody a file."""
+    with suppress(Exception):
+        return along_trials(mode.captured, mode.model, problem.make_inputs(settings.seed), settings.seed)
+    return ()
 
 
 def _float64_is_dear(mode: ModeProgram, device: torch.device) -> bool:

@@ -233,15 +233,24 @@ class Tuning:
                 if n.kind == "leaf" and n.get("name") in values}
 
     def _without_losers(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:
-        """The modes with those regions left to PyTorch whose kernels do not win."""
+        """The modes with those regions left to PyTorch whose kernels do not win. The steps of a loop whose recurrence
+        does not are regions, too."""
+        ends = clock() + seconds
         while True:
             try:
                 with self.stages.stage("tune"):
                     times, untried = region_times(
                         [m.plan for m in modes], partial(_picked, self._values, modes), self.problem.device,
-                        self.device, self.target, seconds)
-                    self._note(untried.count, "{} of the regions of kernels", untried.seconds)
-                    return [keeping(m, losing_regions(m.plan, times), self.device) for m in modes]
+                        self.device, self.target, max(0.0, ends - clock()) if seconds else 0.0)
+                    left = [keeping(m, losing_regions(m.plan, times), self.device) for m in modes]
+                    if all(new.plan.unrolled == old.plan.unrolled for new, old in zip(left, modes, strict=True)):
+                        self._note(untried.count, "{} of the regions of kernels", untried.seconds)
+                        if untried.busy:
+                            self.untried.append(
+                                f"Busy machine: other programs took the processors while {untried.busy} of the regions "
+                                "of kernels were measured, which stay as predicted.")
+                        return left
+                    modes = left
             except BuildFailed as failed:
                 with self.stages.stage("build"):
                     left, _, _ = built(self.problem, modes, self.example, self.target, self.device)
@@ -320,7 +329,8 @@ class Tuning:
             places = {n: place for place, n in enumerate(some.plan.graph.nodes())}
             configs = sorted((places[n], repr(config)) for n, config in some.plan.contractions.items() if n in places)
             texts.append((render(some.captured), render(some.plan.graph), configs,
-                          sorted(places[n] for n in some.plan.kept if n in places),
+                          sorted(places[n] for n in some.plan.kept_whole if n in places),
+                          sorted(places[n] for n in some.plan.unrolled if n in places),
                           sorted(places[n] for n in some.plan.channels_last if n in places)))
         return repr((machine(self.problem.device), generator_digest(), self.target, programs[0].recordings, texts))
 

@@ -56,10 +56,11 @@ from kernelwright.settings import Settings
 from kernelwright.truths import Truths, float64_maker, inputs_of, meanwhile_of, trials_of
 from kernelwright.tune.memory import machine, package_digest, recall, remember
 from kernelwright.verify.certificate import Certificate
-from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
+from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.drawn import inputs_of as drawn_inputs
+from kernelwright.verify.drawn import set_parameters
 from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.state import redraw
 from kernelwright.verify.tolerance import Tolerance
 
 REFUSED = "the model with its kernel was not accurate enough"
@@ -160,7 +161,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             whole = failure.hopeless or late
             if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
                 with stages.stage("verify"):
-                    tolerance = trials_of(problem, mode, settings, seconds).tolerance_for(
+                    tolerance = trials_of(problem, mode, settings, seconds, brief=True).tolerance_for(
                         failure.trial.distribution if failure.trial is not None else AS_GIVEN)
                     culprits[failure] = culprits_of(problem, mode, failure, target, device, settings, tolerance,
                                                     min(until, clock() + seconds),
@@ -295,13 +296,10 @@ def culprits_of(problem: Problem, mode: ModeProgram, failure: Failure, target: s
     show. make_inputs: where they are not the problem's own."""
     if failure.trial is None:
         return Culprits()
-    seed = failure.trial.seed
     try:
         model = model_of(problem, mode, settings)
-        if failure.trial.redrawn_parameters:
-            redraw(model, seed)
-        given = DISTRIBUTIONS[failure.trial.distribution].apply(
-            list((make_inputs or inputs_of(problem, mode, settings))(seed)), seed)
+        set_parameters(model, failure.trial)
+        given = drawn_inputs(failure.trial, make_inputs or inputs_of(problem, mode, settings))
         values = values_of(model, mode.captured, given)
         if rules := rules_at_fault(mode.captured, mode.rewriting, device, values, problem.device, tolerance, until):
             return Culprits(rules=tuple(rules))

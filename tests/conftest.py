@@ -31,8 +31,10 @@ def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
 @pytest.fixture(scope="session", autouse=True)
 def clocks_drop_nothing() -> Iterator[None]:
-    """No program and no kernel goes back to PyTorch for what it takes on a machine that may be busy."""
+    """No program and no kernel goes back to PyTorch for what it takes on a machine that may be busy, and no clock looks
+    whether it is: tests that say what follows from that tell it what it sees."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernelwright.timing.processor.waits", dict)
         patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
         patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
         yield

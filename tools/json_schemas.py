@@ -20,13 +20,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from kernelwright.errors import KernelwrightError
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report
 from kernelwright.judge import records as judge
 from kernelwright.judge.verdicts import VERDICTS
-from kernelwright.records import Mode, Result
+from kernelwright.propose import records as propose
+from kernelwright.propose.critique import Critique
+from kernelwright.records import Mode
 from kernelwright.report.document import SCHEMA
+from kernelwright.result import Result
 from kernelwright.suite.results import SCHEMA as RESULTS
 from kernelwright.suite.results import Record
 from kernelwright.timing import Timing
@@ -50,13 +55,18 @@ _FAILURE = {"description": "Printed in place of the document where the command f
             "properties": {"schema": {"const": 1}, "error": {"$ref": "#/$defs/Error"}}}
 #: What annotations leave open.
 _TYPES: dict[tuple[type, str], Any] = {
-    (Mode, "certificate"): Certificate | None, (Mode, "timing"): Timing | None,
     (judge.CandidateResult, "verdict"): Literal[tuple(VERDICTS)],
     (Record, "error"): KernelwrightError | None, (Record, "result"): Result | None}
 #: Fields that have no place in a document, and properties and sentences that have.
 _LEFT_OUT = {Result: {"source", "module", "construction"}, Times: {"seconds", "rounds"}}
-_PROPERTIES = {judge.CandidateResult: ("error", "own_share"), judge.JudgeResult: ("ranking", "exit_status")}
+_PROPERTIES = {propose.ProposeResult: ("exit_status",), judge.CandidateResult: ("error", "own_share"),
+               judge.JudgeResult: ("ranking", "exit_status")}
 _SENTENCE = {Certificate: "The verdict in words; of the outermost certificate.", Timing: "The result in words."}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a record; some modules import their names for type checkers alone."""
+    return typing.get_type_hints(kind, localns={"Certificate": Certificate, "Timing": Timing, "nn": nn})
 
 
 class Schema:
@@ -93,7 +103,7 @@ class Schema:
     def fields(self, kind: type, described: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The schema of each field that a record has in the document."""
         described = described or _descriptions(kind)[1]
-        hints = {name: hint for name, hint in typing.get_type_hints(kind).items()
+        hints = {name: hint for name, hint in _hints(kind).items()
                  if name not in self.left_out.get(kind, ())}
         found = {name: self.of(_TYPES.get((kind, name), hint)) for name, hint in hints.items()}
         for name in _PROPERTIES.get(kind, ()):
@@ -138,6 +148,9 @@ def schemas() -> dict[str, str]:
                      {Result: {*_LEFT_OUT[Result], "path"}, Mode: {"graph", "rewritten"}})
     results.record(Result, version)
     record = results.record(Record, {"schema": {"const": RESULTS}})
+    proposed = Schema("kernelwright propose --json, result.json of a run")
+    proposed.record(Critique, {"schema": {"const": 1}})
+    chosen = proposed.record(propose.ProposeResult, {"schema": {"const": propose.SCHEMA}})
     fuzz = Schema("kernelwright fuzz --json")
     outcome = fuzz.fields(Outcome)
     one = fuzz_object({"schema": {"const": 1}, "path": _PLAIN[str], **outcome}, "Of one file.")
@@ -148,6 +161,7 @@ def schemas() -> dict[str, str]:
     return {
         "optimize.json": optimize.text(optimize.record(Result, version), optimize.failure()),
         "judge.json": verdicts.text(judged, verdicts.failure()),
+        "propose.json": proposed.text(chosen, proposed.failure()),
         "results.json": results.text(record),
         "fuzz.json": fuzz.text(fuzz_object(many, "Of random models."), one, fuzz.failure()),
     }
@@ -164,7 +178,7 @@ def _descriptions(kind: type) -> tuple[str, dict[str, str]]:
     The class's own describes fields in clauses that begin with their names, as "``low`` and ``high`` are ..." or
     "low: ..."; a docstring, or a comment that begins with "#:", may stand beside a field.
     """
-    names = set(typing.get_type_hints(kind))
+    names = set(_hints(kind))
     text = " ".join((kind.__doc__ or "").split())
     starts = [(found, re.findall(r"\b(?!and\b)\w+", found[1])) for found in re.finditer(
         r"(?:^|(?<=[.;:] ))((?:``\w+``|\w+)(?:, (?:``\w+``|\w+))*(?: and (?:``\w+``|\w+))?)(?=(:?) )", text)]

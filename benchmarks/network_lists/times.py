@@ -32,7 +32,7 @@ def times(records: Sequence[Path]) -> str:
     for against in (*([name] for name in baselines), baselines):
         cells = []
         for value in ("median", "waited_seconds"):
-            gains = [gain for record in rows.values() if (gain := _gain(_timing(record)["entries"], against, value))]
+            gains = [gain for record in rows.values() if (gain := _gain(_mode(record), against, value))]
             cells += [f"{geometric_mean(gains):.2f}x" if gains else "", str(len(gains)), str(sum(g < 1 for g in gains))]
         title = f"over {SHORT[against[0]]}" if len(against) == 1 else "over the best of all"
         lines.append(f"| {title} | {' | '.join(cells)} |")
@@ -41,30 +41,44 @@ def times(records: Sequence[Path]) -> str:
     lines += ["", f"| network | replaced | {' | '.join(heads)} | launched | gain | over the best | s |",
               "| --- " * (len(heads) + 6) + "|"]
     for name, record in rows.items():
-        timing, mode = _timing(record), record["result"]["modes"][0]
-        cells = [_milliseconds(_own(timing["entries"]) if entry == CANDIDATE else timing["entries"].get(entry), value)
+        mode = _mode(record)
+        cells = [_milliseconds(_own(mode) if entry == CANDIDATE else mode["timing"]["entries"].get(entry), value)
                  for value in ("median", "waited_seconds") for entry in (*baselines, CANDIDATE)]
-        gains = [_gain(timing["entries"], against, "median") for against in ([EAGER], baselines)]
+        gains = [_gain(mode, against, "median") for against in ([EAGER], baselines)]
         seconds = record["seconds"] - (record.get("stopped_seconds") or 0.0)
         lines.append(f"| {name.split('/')[-1]} | {mode['replaced']} of {mode['operators']} | {' | '.join(cells)} "
-                     f"| {timing.get('launch') or ''} | {' | '.join(f'{g:.2f}x' for g in gains)} | {seconds:.0f} |")
+                     f"| {_launched(mode)} | {' | '.join(f'{g:.2f}x' for g in gains)} | {seconds:.0f} |")
     return "\n".join(lines)
+
+
+def _mode(record: dict[str, Any]) -> dict[str, Any]:
+    """A record's first mode; empty where it has none."""
+    return ((record.get("result") or {}).get("modes") or [{}])[0]
 
 
 def _timing(record: dict[str, Any]) -> dict[str, Any]:
     """The timing of a record's first mode; empty where it has none."""
-    modes = (record.get("result") or {}).get("modes") or [{}]
-    return modes[0].get("timing") or {}
+    return _mode(record).get("timing") or {}
 
 
-def _own(entries: dict[str, Any]) -> dict[str, Any]:
-    return entries.get(CANDIDATE) or entries[EAGER]
+def _launched(mode: dict[str, Any]) -> str:
+    """How the file launches the mode's program; in records that do not say so, what its timing says of a choice."""
+    found = mode.get("launched")
+    return found if found is not None else mode["timing"].get("launch") or ""
 
 
-def _gain(entries: dict[str, Any], against: Iterable[str], value: str) -> float:
+def _own(mode: dict[str, Any]) -> dict[str, Any]:
+    """The file's times: eager's where it has no program, whatever one that was given up took."""
+    entries = mode["timing"]["entries"]
+    runs = mode.get("kernels") or mode.get("launched")
+    return entries[CANDIDATE] if runs and CANDIDATE in entries else entries[EAGER]
+
+
+def _gain(mode: dict[str, Any], against: Iterable[str], value: str) -> float:
     """How many times faster the file is than the fastest of some entries; 0 where one of the two has no time."""
+    entries = mode["timing"]["entries"]
     others = [entry[value] for name in against if (entry := entries.get(name)) and entry.get(value)]
-    own = _own(entries).get(value)
+    own = _own(mode).get(value)
     return min(others) / own if others and own else 0.0
 
 

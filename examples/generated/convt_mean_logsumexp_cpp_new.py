@@ -42,14 +42,32 @@ class ModelNew(nn.Module):
         """The kernels where they fit this call, the original computation elsewhere."""
         return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)
 
+    def why(self):
+        """Why calls ran the original computation so far: reasons, each with its number of calls."""
+        return dict(_kernelwright_fell_back.get(self, {}))
+
+    def _kernelwright_traced(self, count, names):
+        """What serves a call of so many arguments, and these by keyword, while torch.compile traces it."""
+        return _kernelwright_serving(self, count, names)
+
+    def _kernelwright_misfits(self, thing, problem):
+        """Say what does not fit, while torch.compile traces a call."""
+        _kernelwright_warn(self, _KernelwrightMisfit(thing, problem))
+
+    # TorchDynamo calls these, and traces what follows from what they return.
+    _kernelwright_traced._dynamo_marked_constant = _kernelwright_misfits._dynamo_marked_constant = True
+
 
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_2dbe24baf2e6"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
-_KERNELWRIGHT_LAUNCHERS = ['kernelwright_training_0']
+_KERNELWRIGHT_LAUNCHERS = {
+    "kernelwright_training_0": ['k0_region_sum', 'k1_sum', 'k2_logsumexp_cast'],
+}
 
 _KERNELWRIGHT_SOURCE = r"""
 #include <cmath>
@@ -454,6 +472,7 @@ _KERNELWRIGHT_MODEL = {
         "bias": ((128, 1, 1), torch.float32),
     },
     "run": _kernelwright_training,
+    "compiled": (((16, 1), (1, 1), torch.float32),),
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -577,15 +596,23 @@ def _kernelwright_attributes(module, own):
 _kernelwright_own = {__name__}  # modules whose classes are those of this file
 _kernelwright_bindings = weakref.WeakKeyDictionary()
 _kernelwright_warned = weakref.WeakKeyDictionary()
+_kernelwright_fell_back = weakref.WeakKeyDictionary()
 
 
 class _KernelwrightMisfit(Exception):
     """The kernels don't fit a call: what does not fit, and what is wrong with it."""
 
 
+def _kernelwright_count(model, reason):
+    """Count a call that runs the original computation."""
+    counts = _kernelwright_fell_back.setdefault(model, {})
+    counts[reason] = counts.get(reason, 0) + 1
+
+
 def _kernelwright_warn(model, misfit):
-    """Say, once per model and misfitting thing, that the original computation runs."""
+    """Say, once per model and misfitting thing, that the original computation runs; count each time."""
     thing, problem = misfit.args
+    _kernelwright_count(model, f"{thing} {problem}")
     warned = _kernelwright_warned.setdefault(model, set())
     if thing not in warned:
         warned.add(thing)
@@ -799,10 +826,18 @@ class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+_kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
+
+
 def _kernelwright_launch(launcher, stream, *tensors):
-    """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
+    """Call a launcher with the addresses of its tensors; failures raise and name the kernel. In a profile it stands
+    with the names of its kernels."""
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
-    failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    if _kernelwright_profiled():
+        with torch.profiler.record_function(f"kernelwright: {', '.join(_KERNELWRIGHT_LAUNCHERS[launcher])}"):
+            failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    else:
+        failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
         raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
@@ -811,6 +846,17 @@ def _kernelwright_run(facts, values):
     """Run the program of a mode on its tensors' device and stream; gradients must be off."""
     device = values[0].device
     return facts["run"](device, None, *values)
+
+
+def _kernelwright_laid(value, strides):
+    """A result in memory as eager lays it out."""
+    if all([a == b or size < 2 for a, b, size in zip(value.stride(), strides, value.shape)]) or not value.numel():
+        return value
+    wide = value  # what eager expands is stored once
+    for axis, stride in enumerate(strides):
+        value = value.narrow(axis, 0, 1) if not stride else value
+    laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return laid.copy_(value).expand(wide.shape)
 
 
 def _kernelwright_twin(model, binding):
@@ -885,12 +931,29 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
+_kernelwright_signatures = weakref.WeakKeyDictionary()
+
+
+def _kernelwright_signature(forward):
+    """The signature of a method, of what decorators wrap in it, too; asked for once."""
+    function = getattr(forward, "__func__", forward)
+    if function not in _kernelwright_signatures:
+        _kernelwright_signatures[function] = inspect.signature(forward)
+    return _kernelwright_signatures[function]
+
+
+def _kernelwright_is_default(value, default):
+    """Whether an argument is as if it were left out."""
+    return value is default or (type(value) is type(default) and type(value) in (bool, int, float, str)
+                                and repr(value) == repr(default))
+
+
 def _kernelwright_arguments(model, inputs, named, count, keywords):
     """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
 
     Defaults beyond these are left out, as they are in what the kernels were made of.
     """
-    signature = inspect.signature(model._original_forward)
+    signature = _kernelwright_signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
@@ -898,10 +961,12 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     bound.apply_defaults()
     inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
-    while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+    while len(inputs) > count and len(inputs) <= len(defaults) and _kernelwright_is_default(
+            inputs[-1], defaults[len(inputs) - 1]):
         inputs.pop()
     more = [name for name, value in named.items() if name not in keywords
-            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+            and (name not in signature.parameters
+                 or not _kernelwright_is_default(value, signature.parameters[name].default))]
     if len(inputs) != count or more or not all([name in named for name in keywords]):
         raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
                                   if more else f"has {len(inputs)} arguments, not {count}")
@@ -911,10 +976,12 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
 def _kernelwright_call(model, inputs, named, plans):
     """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
     if torch.compiler.is_compiling():
-        return model._original_forward(*inputs, **named)
+        return _kernelwright_compiled(model, inputs, named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
-        if facts is None:  # nothing pays in this mode
+        if facts is None:
+            mode = f"{'training' if model.training else 'inference'} mode"
+            _kernelwright_count(model, f"nothing pays in {mode}{' with gradients' * torch.is_grad_enabled()}")
             return model._original_forward(*inputs, **named)
         keywords, count = (), len(facts["inputs"])
         given = inputs
@@ -936,7 +1003,8 @@ def _kernelwright_call(model, inputs, named, plans):
         reason = misfit
     else:
         if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
-            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
+            _kernelwright_count(model, "gradients of tensors that are not the model's own are asked for")
+            return model._original_forward(*inputs, **named)
         try:
             if differentiated:
                 state = {name: home[key] for name, (home, key)
@@ -958,3 +1026,150 @@ def _kernelwright_call(model, inputs, named, plans):
         return result
     _kernelwright_warn(model, reason)
     return model._original_forward(*inputs, **named)
+
+
+_kernelwright_operators = {}  # the facts of a mode by the name of its operator
+
+
+def _kernelwright_operator(facts):
+    """The name of the operator that runs a mode's program, made when it is first asked for: a list of the tensors, as
+    the caller has them, to a list of the computed results."""
+    name = _KERNELWRIGHT_OPERATORS + facts["run"].__name__.removeprefix("_kernelwright")
+    if name in _kernelwright_operators:
+        return name
+    checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
+    checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+
+    def program(values):
+        _kernelwright_check(values, checks)
+        taken, results = {value.untyped_storage().data_ptr() for value in values}, []
+        with torch.no_grad():
+            given = []
+            for value, check in zip(values, checks):
+                if not value.is_contiguous() or value.is_neg() or value.data_ptr() & 15 or not value.data_ptr():
+                    value = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+                given.append(value)
+            for value, (shape, strides, dtype) in zip(_kernelwright_run(facts, given), facts["compiled"]):
+                value = _kernelwright_laid(value, strides)
+                if value.untyped_storage().data_ptr() in taken:  # an operator's results have memory of their own
+                    value = torch.empty_strided(shape, strides, dtype=dtype, device=value.device).copy_(value)
+                taken.add(value.untyped_storage().data_ptr())
+                results.append(value)
+        return results
+
+    def described(values):
+        return [torch.empty_strided(shape, strides, dtype=dtype, device=values[0].device)
+                for shape, strides, dtype in facts["compiled"]]
+
+    operator = torch.library.custom_op(f"kernelwright::{name}", program, mutates_args=(),
+                                       schema="(Tensor[] values) -> Tensor[]")
+    operator.register_fake(described)
+    _kernelwright_operators[name] = facts
+    return name
+
+
+def _kernelwright_serving(model, count, names):
+    """The name of the operator that serves a call of ``count`` arguments by position and ``names`` by keyword, and
+    those names in the order of the arguments; then, a line each, path, name and value of each float of the model's. ""
+    where the original computation serves it. Warns of what does not fit."""
+    facts = _KERNELWRIGHT_PLANS.get((model.training, torch.is_grad_enabled()))
+    if facts is None:
+        return ""
+    try:
+        if torch.compiler.is_exporting():
+            raise _KernelwrightMisfit("torch.export", "exports it, so that the program needs nothing of this file")
+        served = facts["compiled"] is not None
+        if not served:
+            raise _KernelwrightMisfit("torch.compile", "compiles it, as it can't call these kernels as one operator")
+        return _kernelwright_called(model, facts, count, names)
+    except _KernelwrightMisfit as misfit:
+        _kernelwright_warn(model, misfit)
+    return ""
+
+
+def _kernelwright_called(model, facts, count, names):
+    """As above, for a mode whose kernels can be an operator. Raises _KernelwrightMisfit."""
+    if _kernelwright_library is None:
+        raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
+    intercepted = _kernelwright_intercepted()
+    if intercepted:
+        raise _KernelwrightMisfit("this call", f"is under {intercepted}")
+    if torch.get_default_dtype() is not facts["default_dtype"]:
+        raise _KernelwrightMisfit("this call", f"is under another default type than {facts['default_dtype']}")
+    if torch._dynamo.config.allow_unspec_int_on_nn_module:
+        raise _KernelwrightMisfit("torch.compile", "may leave whole numbers of the model open")
+    if torch.is_grad_enabled() and any([p.requires_grad for p in model.parameters()]):
+        raise _KernelwrightMisfit(*_kernelwright_recorded_call)
+    binding = _KernelwrightBinding(model, facts)
+    values = list(map(operator.getitem, binding.homes, binding.keys))
+    _kernelwright_check(values, binding.checks[len(binding.checks) - len(values):])
+    expected = len(facts["inputs"])
+    order = list(inspect.signature(model._original_forward).parameters)[count:expected]
+    if count + len(names) != expected or set(order) != set(names):
+        raise _KernelwrightMisfit("this call", f"has {count + len(names)} arguments, not {expected}")
+    floats = [f"{path}\t{key.removeprefix('class ')}\t{value!r}" for path, found in facts["attributes"].items()
+              for key, value in found.items() if type(value) is float and value - value == 0]
+    return "\n".join((" ".join((_kernelwright_operator(facts), *order)), *floats))
+
+
+_kernelwright_recorded_call = (
+    "torch.compile", "compiles it where gradients are recorded; under torch.no_grad() it calls the kernels")
+
+
+def _kernelwright_unlike(facts, arguments):
+    """What of the arguments of a traced call the kernels do not take, and why; None where all is well. What is compiled
+    for changing sizes then is not for the kernels' own, which are asked for at each call. Sizes that the caller has
+    declared to change, or that only a call knows, are not theirs."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    for expected, value in zip(facts["inputs"], arguments):
+        if len(expected) == 2:
+            kept = expected[1]
+            alike = type(value) is type(kept) and (kept is None or guard_or_false(value == kept))
+            if not alike or (isinstance(kept, float) and not kept):  # zeros have signs
+                return expected[0], f"is not {kept!r}"
+            continue
+        name, shape, dtype = expected[:3]
+        if not isinstance(value, torch.Tensor) or value.dtype != dtype or len(value.shape) != len(shape):
+            return name, f"is no tensor of type {dtype} and shape {list(shape)}"
+        for size, wanted in zip(value.shape, shape):
+            if hasattr(value, "_dynamo_dynamic_indices") or not guard_or_false(size == wanted):
+                return name, f"has a size that is not the one in {list(shape)}"
+        if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
+            return name, f"is on {value.device}, for which the kernels were not built"
+        if torch.is_grad_enabled() and value.requires_grad:
+            return _kernelwright_recorded_call
+    return None
+
+
+def _kernelwright_compiled(model, inputs, named):
+    """The forward of ModelNew while another compiler traces it."""
+    result = model._original_forward(*inputs, **named)
+    serving = model._kernelwright_traced(len(inputs), tuple(named))
+    if serving:
+        return _kernelwright_replaced(model, inputs, named, result, serving)
+    return result
+
+
+def _kernelwright_replaced(model, inputs, named, result, serving):
+    """The result with what the kernels' operator gives for what the original computation does."""
+    served, *floats = serving.split("\n")
+    for line in floats:
+        path, key, text = line.split("\t")
+        if getattr(model.get_submodule(path), key) != float(text):
+            return result
+    name, *order = served.split(" ")
+    facts = _kernelwright_operators[name]
+    arguments = [*inputs, *[named[key] for key in order]]
+    unlike = None
+    if unlike is None:
+        unlike = _kernelwright_unlike(facts, arguments)
+    if unlike is not None:
+        model._kernelwright_misfits(*unlike)
+        return result
+    values = [value for value in arguments if isinstance(value, torch.Tensor)]
+    for tensor in facts["tensors"]:
+        path, _, key = tensor.rpartition(".")
+        values.append(getattr(model.get_submodule(path), key))
+    computed = getattr(torch.ops.kernelwright, name)(values)
+    return computed[0]

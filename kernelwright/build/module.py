@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import importlib.util
 import itertools
 import os
@@ -14,6 +15,9 @@ import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from torch import nn
 
 from kernelwright.codegen.target import Target
 from kernelwright.errors import FolderFull, NoCppCompiler
@@ -48,13 +52,18 @@ def load_text(text: str, name: str) -> ModuleType:
     """Import an emitted file's text under a module name of its own; its kernels are compiled on the way.
 
     It is imported under the seed of the original's import. The text stays findable for tracebacks and ``inspect``.
-    Raises BuildFailed where the kernels don't compile.
+    Its modules can be pickled, and loaded where there is no such file: they carry the text. Raises BuildFailed where
+    the kernels don't compile.
     """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return _imported(text, name, f"_kernelwright_emitted_{next(_numbers)}_{os.getpid()}_{digest}_{name}")
+
+
+def _imported(text: str, name: str, module_name: str) -> ModuleType:
     folder = Path(tempfile.mkdtemp(prefix="kernelwright_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"{name}_new.py"
     path.write_text(text, encoding="utf-8", newline="\n")
-    module_name = f"_kernelwright_emitted_{next(_numbers)}_{name}"
     specification = importlib.util.spec_from_file_location(module_name, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -68,7 +77,35 @@ def load_text(text: str, name: str) -> ModuleType:
         raise
     if getattr(module, "_kernelwright_details", ""):
         raise build_failure(module._kernelwright_details)
+    for kind in [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, nn.Module)]:
+        if kind.__module__ == module_name and kind.__reduce_ex__ is object.__reduce_ex__ \
+                and kind.__reduce__ is object.__reduce__:
+            kind.__reduce_ex__ = _reduced(text, name, module_name)  # type: ignore[method-assign]
     return module
+
+
+def _reduced(text: str, name: str, module_name: str) -> Any:
+    """How modules of an emitted text are pickled: with the text, as no file of theirs is there where they are loaded.
+    Submodules keep the classes of the user's files, whose names go along."""
+    def reduced(self: nn.Module, protocol: int) -> str | tuple[Any, ...]:
+        own = getattr(sys.modules[module_name], "_kernelwright_own", set())
+        kind = type(self)
+        if kind.__module__ != module_name:  # a class of somebody else's that derives from it
+            return object.__reduce_ex__(self, protocol)
+        return unpickled, (text, name, module_name, kind.__qualname__, tuple(sorted(own))), self.__getstate__()
+    return reduced
+
+
+def unpickled(text: str, name: str, module_name: str, kind: str, own: tuple[str, ...]) -> nn.Module:
+    """A module of an emitted text without its state, which the unpickler fills in. The text is imported, and its
+    kernels compiled, once in a process. Raises BuildFailed."""
+    module = sys.modules.get(module_name) or _imported(text, name, module_name)
+    if hasattr(module, "_kernelwright_own"):
+        module._kernelwright_own.update(own)
+    found: Any = module
+    for part in kind.split("."):
+        found = getattr(found, part)
+    return found.__new__(found)
 
 
 def kernels_of(text: str) -> str:

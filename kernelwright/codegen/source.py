@@ -29,6 +29,11 @@ class KernelSource:
     support: tuple[str, ...] = ()
 
 
+class Unsuitable(Exception):
+    """A skeleton takes no kernel of these sizes, which stays with PyTorch. That is no fault, neither ours nor a
+    model's; the message says what does not fit."""
+
+
 def text_beside(module: str, name: str) -> str:
     """The text of the file ``name`` beside a module, whose ``__file__`` is ``module``."""
     return Path(module).with_name(name).read_text(encoding="utf-8")

@@ -96,11 +96,20 @@ def _parts(text: str) -> list[_Part]:
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             binds = frozenset(alias.asname or alias.name.split(".")[0] for alias in node.names)
         else:
-            binds = frozenset(x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store))
+            binds = frozenset(_bound(node))
         end = node.end_lineno or node.lineno
         parts.append(_Part("\n".join(lines[start:end]), binds, names,
                            isinstance(node, (ast.FunctionDef, ast.ClassDef))))
     return parts
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement binds. Those of a comprehension are its own."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif not isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound(child)
 
 
 def names_in(node: ast.AST) -> frozenset[str]:

@@ -14,7 +14,7 @@ from kernelwright.capture.forms import flat
 from kernelwright.capture.parts import PartCall, parts_of
 from kernelwright.containers import Fixed, Form, entries
 from kernelwright.emit.model_source import is_library_class
-from kernelwright.emit.results import result_rows
+from kernelwright.emit.results import computed_results, known, result_rows
 from kernelwright.emit.runtime import forms_text
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
@@ -36,6 +36,7 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
+    "COMPILED": {"compiled": "None"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -249,10 +250,62 @@ def _of_inputs_text(plan: Plan) -> str:
 
 def is_recordable(plan: Plan) -> bool:
     """Whether a CUDA graph of a plan's program computes what the program does, call by call: where no submodule stays
-    Python's, no random number is drawn (as far as a plan shows it), and no value decides whether eager's error is due.
-    What else cannot be recorded shows when it is."""
-    return not plan_parts(plan) and not any(n.get("serial", -1) >= 0 for n in plan.graph.nodes()) \
-        and not any(check.waited for check in plan.checks)
+    Python's, no random number is drawn beside kernels (as far as a plan shows it; eager's own calls draw the same ones
+    from a graph), and no value decides whether eager's error is due. What else cannot be recorded shows when it is."""
+    draws = bool(plan.kernels) and any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
+    return not plan_parts(plan) and not draws and not any(check.waited for check in plan.checks)
+
+
+def is_function(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> bool:
+    """Whether a plan's kernels are a function of tensors alone, with nothing to change, to draw, or to decide by their
+    values, of arguments and results in containers that every compiler knows: then torch.compile gets one operator.
+    Neither may the model read numbers from outside, or keep floats within other attributes: the compiler does not
+    compare such ones once they have changed."""
+    graph, waiting = plan.graph, [*structures]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (Fixed, Form)):
+            return False
+        waiting += [item for _, item in entries(part) or ()]
+    own = {type(model).__module__}
+    kept = [value for module in model.modules() for value in _forms["_kernelwright_attributes"](module, own).values()]
+    outside = [_forms["_kernelwright_form"](value, own) for text, value in read_outside(model).values.items()
+               if not text.endswith(("__defaults__", "__kwdefaults__"))]  # nobody changes a function's own
+    if any(isinstance(value, tuple) and _has(value, float) for value in kept) \
+            or any(_has(value, (int, float)) and not isinstance(value, bool) for value in outside):
+        return False
+    below = [_viewed(node) for node in computed_results(plan)]
+    if len(set(below)) < len(below):  # an operator's results have memory of their own
+        return False
+    drawn = any(n.get("serial", -1) >= 0 for n in graph.nodes())
+    is_kept_outside = any(name.startswith(OUTSIDE) for name in plan_tensors(plan))
+    return not (drawn or is_kept_outside or graph.effects or graph.asks or graph.decided or graph.asked_of_inputs
+                or plan.checks or plan_parts(plan)) and bool(plan.kernels and computed_results(plan))
+
+
+def _has(form: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Whether a value of some types stands in the form of an attribute."""
+    return any(_has(part, kinds) for part in form) if isinstance(form, tuple) else isinstance(form, kinds)
+
+
+def _viewed(node: Node) -> Node:
+    """What a node is a view of, of whatever kind."""
+    while node.kind == "view":
+        node = node.inputs[0]
+    return node
+
+
+def _compiled_text(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> str:
+    """Shape, strides and dtype of each computed result, as another compiler is told them; None where it is told
+    nothing of the kernels."""
+    if not is_function(plan, model, structures):
+        return "None"
+    strides = {node: known(plan, number).strides for number, node in reversed(list(enumerate(plan.results)))}
+    rows = []
+    for node in computed_results(plan):
+        laid = strides[node] or torch.empty(node.shape, device="meta").stride()
+        rows.append(f"({literal(tuple(node.shape))}, {literal(tuple(laid))}, torch.{node.dtype})")
+    return f"({', '.join(rows)},)"
 
 
 def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, graph: bool = False
@@ -268,7 +321,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
-    whether calls that no gradient is asked of run as a CUDA graph.
+    whether calls that no gradient is asked of run as a CUDA graph. compiled: shape, strides and dtype of each computed
+    result, where torch.compile gets the kernels as an operator.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -298,4 +352,5 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("of_inputs", _of_inputs_text(plan)),
             ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
-            ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph))]
+            ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph)),
+            ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure]))]

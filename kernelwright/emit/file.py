@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,7 @@ from kernelwright.emit.program import Program, make_program
 from kernelwright.emit.runtime import (
     IMPORTS,
     KERNEL_MARK,
+    METHOD,
     PIECE_CHARACTERS,
     PIECE_KERNELS,
     RUNTIME,
@@ -64,13 +67,13 @@ class Variant:
 class Kernels:
     """The kernels' text and what runs it.
 
-    text: the whole text for a target; launchers: the names of its launchers. programs: the texts of the run functions.
-    served: for each mode the one whose run function it has: modes with the same program share one. pieces: whether the
-    text may be long enough to be compiled in pieces.
+    text: the whole text for a target; launchers: their names, with those of the kernels that they run. programs: the
+    texts of the run functions. served: for each mode the one whose run function it has: modes with the same program
+    share one. pieces: whether the text may be long enough to be compiled in pieces.
     """
 
     text: str
-    launchers: list[str]
+    launchers: dict[str, list[str]]
     programs: list[str]
     served: dict[str, str]
     pieces: bool
@@ -111,7 +114,7 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
         texts.append(broken_python(program.text.replace(f'"""The program of {mode} mode',
                                                         f'"""The program of {modes} mode')))
     text = broken_c("\n\n".join([used_support(support, "\n".join(marked)), *marked]) + "\n")
-    return Kernels(text, [x.name for x in launchers], texts, served,
+    return Kernels(text, {x.name: list(x.kernels) for x in launchers}, texts, served,
                    len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
 
 
@@ -136,11 +139,12 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     kernels = put_together(variants, sources, support, target=target)
     if ")kernels\"" in kernels.text or '"""' in kernels.text:
         raise AssertionError("the kernels' text ends its own literal")
-    constants = broken_python("\n".join([
-        f'_KERNELWRIGHT_NAME = "{name}"', f'_KERNELWRIGHT_DEVICE = "{target.device}"',
-        f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}",
-        f"_KERNELWRIGHT_LAUNCHERS = {literal(kernels.launchers)}",
-    ]))
+    constants = f'_KERNELWRIGHT_DEVICE = "{target.device}"'
+    if kernels.launchers:
+        constants = broken_python("\n".join([
+            f'_KERNELWRIGHT_NAME = "{name}"', constants, f"_KERNELWRIGHT_FLAGS = {literal(list(target.flags))}",
+            *_table("_KERNELWRIGHT_LAUNCHERS", [(x, literal(own)) for x, own in kernels.launchers.items()]).split("\n"),
+        ])) + f'\n\n_KERNELWRIGHT_SOURCE = r"""\n{kernels.text}"""'
     runs = "\n\n\n".join(kernels.programs)
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
     of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan))
@@ -148,7 +152,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     holds = conditions([of_model, *of_modes])
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
-        **conditions_of(target), "UNITS": kernels.pieces,
+        **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
         "VALUES": any(n is None for v in variants for n in v.plan.graph.inputs),
         "ORDERS": any(leaf.get("order") is not None for v in variants
@@ -156,17 +160,27 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     }
     tables = _tables([v.mode for v in variants], of_model, of_modes, [(v.model.training, v.recordings)
                                                                       for v in variants])
-    forward = _forward(indent, modes_left)
+    forward = _forward(indent, modes_left, "kernels" if kernels.launchers else "graph",
+                       why=not hasattr(variants[0].model, "why"))
+    forward += "\n\n" + textwrap.indent(METHOD.rstrip(), indent)
+    if holds["COMPILED"]:
+        # One name for one content, by which other compilers keep what they made of it.
+        digest = hashlib.sha256("\0".join((kernels.text, runs, tables)).encode()).hexdigest()[:12]
+        constants = f'_KERNELWRIGHT_OPERATORS = "{name}_{digest}"\n{constants}'
     private = _private_imports(source)
     own = "" if "import torch" in imports.splitlines() else "import torch\n"
-    names = names_in(ast.parse("\n".join([runs, tables, outside]))) | {"_kernelwright_call", "_kernelwright_library"}
+    names = names_in(ast.parse("\n".join([runs, tables, outside, METHOD]))) | {
+        "_kernelwright_call", "_kernelwright_fell_back"}
+    if kernels.launchers:
+        names |= {"_kernelwright_library"}
     classes = used(STRUCTURES, names)
     runtime = used(folded(RUNTIME, holds), names | names_in(ast.parse(classes)))
     there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
     runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
     parts = [docstring + future, own + imports, source.support, source.model_class + "\n" + forward, source.trailing,
-             banner("The kernels"), constants + '\n\n_KERNELWRIGHT_SOURCE = r"""\n' + kernels.text + '"""', runs,
-             banner("What the kernels were built for; elsewhere the original computation runs"),
+             banner("The kernels" if kernels.launchers else "What is launched as one CUDA graph"), constants, runs,
+             banner(f"What {'the kernels were built' if kernels.launchers else 'it was recorded'} for; elsewhere the "
+                    "original computation runs"),
              private(classes), tables, private(outside),
              banner("The runtime: build, check, launch, gradients"), runtime]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
@@ -224,14 +238,20 @@ def _future(imports: str) -> tuple[str, str]:
     return ("\n\n" + "\n".join(first) if first else ""), "\n".join(rest)
 
 
-def _forward(indent: str, modes_left: Sequence[str]) -> str:
+def _forward(indent: str, modes_left: Sequence[str], what: str, *, why: bool) -> str:
+    fits = "they fit" if what.endswith("s") else "it fits"
     lines = ["", "def forward(self, *inputs, **named):",
-             '    """The kernels where they fit this call, the original computation elsewhere."""']
+             f'    """The {what} where {fits} this call, the original computation elsewhere."""']
     if modes_left:
         test = "self.training" if modes_left == ["training"] else "not self.training"
-        lines += [f"    if {test}:  # nothing pays in this mode",
+        lines += [f"    if {test}:",
+                  f'        _kernelwright_count(self, "nothing pays in {modes_left[0]} mode")',
                   "        return self._original_forward(*inputs, **named)"]
     lines.append("    return _kernelwright_call(self, inputs, named, _KERNELWRIGHT_PLANS)")
+    if why:
+        lines += ["", "def why(self):",
+                  '    """Why calls ran the original computation so far: reasons, each with its number of calls."""',
+                  "    return dict(_kernelwright_fell_back.get(self, {}))"]
     return "\n".join(indent + line if line else line for line in lines)
 
 

@@ -21,16 +21,20 @@ def quantity(value: float, unit: str) -> str:
 
 def make_header(name: str, modes: Sequence[Mode], version: str, device: str) -> str:
     """The docstring of the emitted file. It depends on the problem, the plan and the device alone."""
-    if not any(mode.kernels for mode in modes):
+    if not any(mode.runs for mode in modes):
         return f"ModelNew: {name}, unchanged: no kernel pays. Written by kernelwright {version} for {device}."
-    lines = [f"ModelNew: {name}, with custom kernels. Written by kernelwright {version} for {device}.", "",
+    has_kernels = any(mode.kernels for mode in modes)
+    what = "with custom kernels" if has_kernels else "launched as one CUDA graph"
+    lines = [f"ModelNew: {name}, {what}. Written by kernelwright {version} for {device}.", "",
              "Same constructor, parameters and results as the original class. Where a call does not fit what the",
-             "kernels were built for, the original computation runs, with one warning."]
+             f"{'kernels were' if has_kernels else 'graph was'} built for, the original computation runs, with one "
+             "warning."]
     for mode in modes:
         name = words_of(mode.name).capitalize()
         lines += ["", f"{name} mode: {mode.replaced} of {mode.operators} operators replaced."]
         if not mode.kernels:
-            lines.append("  Nothing pays here: the original computation stays.")
+            lines.append("  No kernel pays here: PyTorch's own calls are launched as one CUDA graph." if mode.launched
+                         else "  Nothing pays here: the original computation stays.")
             continue
         lines.append(f"  operations {quantity(mode.before.operations, 'FLOP')} -> "
                      f"{quantity(mode.after.operations, 'FLOP')}, memory traffic {quantity(mode.before.bytes, 'B')} -> "

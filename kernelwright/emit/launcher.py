@@ -25,7 +25,7 @@ class Launcher:
 
     arguments: the tensors in order: nodes whose memory Python owns, or names of model buffers that are
         updated in place; the workspace comes last where ``workspace_bytes`` is not 0.
-    allocated: nodes for which Python makes memory.
+    allocated: nodes for which Python makes memory. kernels: the names of those that it runs.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Launcher:
     arguments: tuple[Node | str, ...]
     allocated: tuple[Node, ...]
     workspace_bytes: int
+    kernels: tuple[str, ...] = ()
 
 
 def ascii_word(text: str) -> str:
@@ -107,4 +108,5 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
         passed += [f"static_cast<{target.stream}>(stream)"] if target.stream else []
         lines.append("    " + target.syntax.returning_failure(f"{sources[step].name}({', '.join(passed)})"))
     lines += [f"    return {target.syntax.null};", "}"]
-    return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), 0 if local else size)
+    return Launcher(name, "\n".join(lines), tuple(arguments), tuple(allocated), 0 if local else size,
+                    tuple(sources[step].name for step in steps))

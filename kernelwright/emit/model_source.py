@@ -11,13 +11,14 @@ import importlib.util
 import re
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from torch import nn
 
 from kernelwright.errors import SourceUnavailable, place
+from kernelwright.problem.cells import cells_of
 from kernelwright.problem.importing import parse_source, read_source
 from kernelwright.problem.names import bound_names, statements_of
 from kernelwright.problem.outside import is_installed
@@ -26,6 +27,12 @@ from kernelwright.problem.renaming import ORIGINAL_FORWARD, ClassRenaming, Line
 from kernelwright.problem.statements import Unit, cut, effects, expressions, is_main_guard
 
 _RESERVED = "_kernelwright"
+#: A tensor that is computed from others at each access, as torch.nn.utils.parametrize has it.
+_PARAMETRIZED = '''\
+@property
+def {name}(self):
+    return self.parametrizations.{name}()
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +76,36 @@ def extract_model_source(problem: Problem, new_name: str = "ModelNew", names: It
     """The source of ``problem.model_class`` for the emitted file, under the name ``new_name``.
 
     A class of an installed package is imported and derived from; any other is copied with everything of
-    its file that it needs, and what else of it has one of ``names``. References to the class are renamed, strings and
-    comments are not.
+    its file that it needs, and what else of it has one of ``names``. The file of a class that was typed into a notebook
+    is its cells. References to the class are renamed, strings and comments are not. A class that
+    ``torch.nn.utils.parametrize`` made of another one is that one, with its properties.
     Raises SourceUnavailable (KW118).
     """
     kind = problem.model_class
+    parametrized = parametrized_names(kind)
+    if not parametrized:
+        return _source_of(kind, problem, new_name, names)
+    found = _source_of(kind.__bases__[0], problem, new_name, names)
+    added = "\n".join(f"\n{found.body_indent}{line}" if line.startswith("@property") else f"{found.body_indent}{line}"
+                      for name in parametrized for line in _PARAMETRIZED.format(name=name).splitlines())
+    return replace(found, model_class=f"{found.model_class}\n{added}",
+                   class_lines=(*found.class_lines, *(0,) * (added.count("\n") + 1)))
+
+
+def parametrized_names(kind: type) -> tuple[str, ...]:
+    """The tensors that a class gives as properties, where ``torch.nn.utils.parametrize`` made it of its base."""
+    if kind.__module__ != "torch.nn.utils.parametrize" or not issubclass(kind, nn.Module) or len(kind.__bases__) != 1 \
+            or hasattr(sys.modules[kind.__module__], kind.__name__):
+        return ()
+    return tuple(name for name, value in vars(kind).items() if isinstance(value, property))
+
+
+def _source_of(kind: type[nn.Module], problem: Problem, new_name: str, names: Iterable[str]) -> ModelSource:
     if "<locals>" in kind.__qualname__:
         raise SourceUnavailable(model=kind.__name__, found="it is defined inside a function")
     module = sys.modules.get(kind.__module__)
+    if module is not None and (typed := cells_of(kind)) is not None:
+        return _Extraction(kind, module, typed.text, typed.name, new_name, names, ()).result()
     file = getattr(module, "__file__", None)
     if module is None or not file or not file.endswith(".py"):
         raise SourceUnavailable(model=kind.__name__, found=f"its module {kind.__module__} has no source file")
@@ -206,8 +235,11 @@ class _Extraction:
         return False
 
     def _runs_the_model(self, unit: Unit) -> bool:
-        """Whether the statement makes a model, or asks this package for something, when the module is run: a script
-        does, beside the model that it defines."""
+        """Whether the statement makes a model, or asks this package for something, itself or by what it uses, when the
+        module is run: a script does, beside the model that it defines."""
+        if any(_is_own(node, alias) for x in self._closure([unit]) if x.is_import for node in x.imports
+               for alias in node.names):
+            return True
         own = {alias.asname or alias.name.split(".")[0] for x in self.units if x.is_import for node in x.nodes
                for alias in node.names if _is_own(node, alias)}  # type: ignore[attr-defined]
         for node in statements_of(unit.nodes):

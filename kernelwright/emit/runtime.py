@@ -10,10 +10,11 @@ from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS
 from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
+from kernelwright.emit.runtime_compile import COMPILE, METHOD
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 
-RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, GUARD, CALL, GRAPH, ONCE, REQUIRE, PARTS])
+RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, GUARD, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:
@@ -31,5 +32,5 @@ def forms_text() -> str:
     return IMPORTS + folded(FORMS, {"OBJECTS": True})
 
 
-__all__ = ["IMPORTS", "KERNEL_MARK", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "STRUCTURES", "build_text",
-           "conditions_of", "forms_text"]
+__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "STRUCTURES",
+           "build_text", "conditions_of", "forms_text"]

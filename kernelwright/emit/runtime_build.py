@@ -1,7 +1,7 @@
 """Text of every emitted file: its imports, and how it builds its kernels.
 
-Conditions (:mod:`kernelwright.emit.assembly`): CUDA: the kernels are CUDA's. COMMAND: one command compiles them, no
-extension of PyTorch's. UNITS: their text may be long enough to be compiled in pieces.
+Conditions (:mod:`kernelwright.emit.assembly`): KERNELS: there are any. CUDA: they are CUDA's. COMMAND: one command
+compiles them, no extension of PyTorch's. UNITS: their text may be long enough to be compiled in pieces.
 """
 
 IMPORTS = """\

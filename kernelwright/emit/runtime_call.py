@@ -125,10 +125,18 @@ def _kernelwright_exact(call):
         return call()
 
 
+_kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
+
+
 def _kernelwright_launch(launcher, stream, *tensors):
-    """Call a launcher with the addresses of its tensors; failures raise and name the kernel."""
+    """Call a launcher with the addresses of its tensors; failures raise and name the kernel. In a profile it stands
+    with the names of its kernels."""
     addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
-    failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    if _kernelwright_profiled():
+        with torch.profiler.record_function(f"kernelwright: {', '.join(_KERNELWRIGHT_LAUNCHERS[launcher])}"):
+            failure = getattr(_kernelwright_library, launcher)(addresses, stream)
+    else:
+        failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
         raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
@@ -299,12 +307,29 @@ class _KernelwrightFunction(torch.autograd.Function):
         return (None, None, None, None, None, *result)
 
 
+_kernelwright_signatures = weakref.WeakKeyDictionary()
+
+
+def _kernelwright_signature(forward):
+    """The signature of a method, of what decorators wrap in it, too; asked for once."""
+    function = getattr(forward, "__func__", forward)
+    if function not in _kernelwright_signatures:
+        _kernelwright_signatures[function] = inspect.signature(forward)
+    return _kernelwright_signatures[function]
+
+
+def _kernelwright_is_default(value, default):
+    """Whether an argument is as if it were left out."""
+    return value is default or (type(value) is type(default) and type(value) in (bool, int, float, str)
+                                and repr(value) == repr(default))
+
+
 def _kernelwright_arguments(model, inputs, named, count, keywords):
     """The arguments of a call: ``count`` by position, then those by keyword only; None where it is no call.
 
     Defaults beyond these are left out, as they are in what the kernels were made of.
     """
-    signature = inspect.signature(model._original_forward)
+    signature = _kernelwright_signature(model._original_forward)
     try:
         bound = signature.bind(*inputs, **named)
     except TypeError:
@@ -312,10 +337,12 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     bound.apply_defaults()
     inputs, named = list(bound.args), bound.kwargs
     defaults = [p.default for p in signature.parameters.values()]
-    while len(inputs) > count and len(inputs) <= len(defaults) and inputs[-1] is defaults[len(inputs) - 1]:
+    while len(inputs) > count and len(inputs) <= len(defaults) and _kernelwright_is_default(
+            inputs[-1], defaults[len(inputs) - 1]):
         inputs.pop()
     more = [name for name, value in named.items() if name not in keywords
-            and (name not in signature.parameters or value is not signature.parameters[name].default)]
+            and (name not in signature.parameters
+                 or not _kernelwright_is_default(value, signature.parameters[name].default))]
     if len(inputs) != count or more or not all([name in named for name in keywords]):
         raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
                                   if more else f"has {len(inputs)} arguments, not {count}")
@@ -325,14 +352,16 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
 def _kernelwright_call(model, inputs, named, plans):
     """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
     if torch.compiler.is_compiling():
-        return model._original_forward(*inputs, **named)
+        return _kernelwright_compiled(model, inputs, named)
     try:
         facts = plans.get((model.training, torch.is_grad_enabled()))
         if OTHER_MODE:
             if type(facts) is tuple:  # by the modules in the other mode
                 others = tuple([path for path, m in model.named_modules() if m.training != model.training])
                 facts = next((f for f in facts if f["other_mode"] == others), None)
-        if facts is None:  # nothing pays in this mode
+        if facts is None:
+            mode = f"{'training' if model.training else 'inference'} mode"
+            _kernelwright_count(model, f"nothing pays in {mode}{' with gradients' * torch.is_grad_enabled()}")
             return model._original_forward(*inputs, **named)
         if NESTED:
             nested, keywords = facts["nested"], facts["keywords"]
@@ -362,9 +391,11 @@ def _kernelwright_call(model, inputs, named, plans):
     else:
         if RANDOM:
             if differentiated and facts["random"]:  # the recomputation would draw other numbers
+                _kernelwright_count(model, "gradients of random numbers are asked for")
                 return model._original_forward(*inputs, **named)
         if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
-            return model._original_forward(*inputs, **named)  # no gradients for tensors that are not the model's own
+            _kernelwright_count(model, "gradients of tensors that are not the model's own are asked for")
+            return model._original_forward(*inputs, **named)
         if PARTS:
             if binding.parts:
                 values = [*values, binding.parts]

@@ -1,8 +1,8 @@
 """Text of every emitted file: whether the kernels fit a model and a call.
 
-Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and OBJECTS: there
-are attributes beside numbers, texts and tuples of these; ORDERS: tensors whose axes lie in another order in memory;
-VALUES: arguments that are no tensors.
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and KERNELS: there
+are any, and not calls of PyTorch's alone; OBJECTS: there are attributes beside numbers, texts and tuples of these;
+ORDERS: tensors whose axes lie in another order in memory; VALUES: arguments that are no tensors.
 """
 
 FORMS = '''\
@@ -65,15 +65,23 @@ GUARD = '''\
 _kernelwright_own = {__name__}  # modules whose classes are those of this file
 _kernelwright_bindings = weakref.WeakKeyDictionary()
 _kernelwright_warned = weakref.WeakKeyDictionary()
+_kernelwright_fell_back = weakref.WeakKeyDictionary()
 
 
 class _KernelwrightMisfit(Exception):
     """The kernels don't fit a call: what does not fit, and what is wrong with it."""
 
 
+def _kernelwright_count(model, reason):
+    """Count a call that runs the original computation."""
+    counts = _kernelwright_fell_back.setdefault(model, {})
+    counts[reason] = counts.get(reason, 0) + 1
+
+
 def _kernelwright_warn(model, misfit):
-    """Say, once per model and misfitting thing, that the original computation runs."""
+    """Say, once per model and misfitting thing, that the original computation runs; count each time."""
     thing, problem = misfit.args
+    _kernelwright_count(model, f"{thing} {problem}")
     warned = _kernelwright_warned.setdefault(model, set())
     if thing not in warned:
         warned.add(thing)
@@ -307,8 +315,12 @@ def _kernelwright_check(values, checks):
             raise _KernelwrightMisfit(name, "is sparse")
         if value.device != values[0].device:
             raise _KernelwrightMisfit("the model", "has tensors on several devices")
-        if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
-            raise _KernelwrightMisfit(name, f"is on {value.device}, for which the kernels were not built")
+        if KERNELS:
+            if value.device.type != _KERNELWRIGHT_DEVICE or value.device.index not in _kernelwright_devices:
+                raise _KernelwrightMisfit(name, f"is on {value.device}, for which the kernels were not built")
+        else:
+            if value.device.type != _KERNELWRIGHT_DEVICE:
+                raise _KernelwrightMisfit(name, f"is on {value.device}, not on {_KERNELWRIGHT_DEVICE}")
 
 
 def _kernelwright_intercepted():
@@ -328,8 +340,9 @@ def _kernelwright_intercepted():
 def _kernelwright_fit(model, facts, inputs):
     """The binding and the tensors (inputs, then the model's) of a call, as kernels read them and as the caller has
     them. Raises _KernelwrightMisfit."""
-    if _kernelwright_library is None:
-        raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
+    if KERNELS:
+        if _kernelwright_library is None:
+            raise _KernelwrightMisfit("this machine", f"can't run the kernels: {_kernelwright_trouble}")
     intercepted = _kernelwright_intercepted()
     if intercepted:
         raise _KernelwrightMisfit("this call", f"is under {intercepted}")

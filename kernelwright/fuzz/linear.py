@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from kernelwright.fuzz.draw import Draw, Refused, Value
 from kernelwright.fuzz.productions import production
 
@@ -187,6 +189,8 @@ def _max_pool(d: Draw, x: Value) -> None:
 @production("average pool", 2.5, (3, 5))
 def _average_pool(d: Draw, x: Value) -> None:
     x = _image(d, x)
+    if x.rank == 5 and x.dtype in (torch.float16, torch.bfloat16):
+        raise Refused("PyTorch's CPU has no average pool of three axes in 16 bits")
     text, _, _, end = _windows(d, x)
     rank = x.rank - 2
     end += d.one_of(["", "", ", count_include_pad=False"])

@@ -40,12 +40,14 @@ from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.problem import load_problem
 from kernelwright.problem.seeds import seed_generators
 from kernelwright.programs import new_model
-from kernelwright.records import Mode, Result
+from kernelwright.records import Mode
+from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
-from kernelwright.settings import HOST_TARGET, Settings
+from kernelwright.settings import HOST_TARGET, settings_of
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import certify, default_trials
 from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
@@ -293,7 +295,7 @@ def check_kernels(text: str, target: str, seed: int, *, run: bool) -> Outcome:
         path = Path(folder) / "random_model.py"
         path.write_text(text)
         with _Stage("emit"):
-            result = explain(path, settings=Settings(target=target), device=row_of(target))
+            result = explain(path, settings=settings_of(target=target), device=row_of(target))
         digest = hashlib.sha256(result.source.encode()).hexdigest()
         notes = tuple(n for n in result.notes if "mode stays" in n)
         if not run:
@@ -360,11 +362,9 @@ def _certified(problem: Any, emitted: Any, mode: Mode, result: Result, seed: int
     for trial in failing:
         if set(trial.kinds) - _OF_EAGER or trial.comparison is None:
             raise _Wrong("verify", certificate.sentence(), kind="behaviour")
-        inputs = DISTRIBUTIONS[trial.plan.distribution].apply(list(problem.make_inputs(trial.plan.seed)),
-                                                              trial.plan.seed)
+        inputs = inputs_of(trial.plan, problem.make_inputs)
         model, candidate = make_model(), make_candidate()
-        if trial.plan.redrawn_parameters:
-            redraw(model, trial.plan.seed)
+        set_parameters(model, trial.plan)
         State.of(model).apply(candidate)
         if wrong := _unexplained(model, candidate, inputs, finite):
             raise _Wrong("verify", f"{wrong}. {certificate.sentence()}", kind=wrong.kind)

@@ -26,7 +26,7 @@ from kernelwright.progress import Progress
 from kernelwright.records import Mode
 from kernelwright.roofline.devices import GENERIC_CPU, H200, Device
 from kernelwright.selection import select
-from kernelwright.settings import HOST_TARGET, Settings
+from kernelwright.settings import HOST_TARGET, settings_of
 from kernelwright.tune.budget import unmeasured
 from kernelwright.verify.flatten import map_tensors
 
@@ -106,14 +106,14 @@ def make(path: Path, target: str = HOST_TARGET) -> Made:
     ``optimize`` does."""
     row = row_of(target)
     if TARGETS[target].emulated:
-        result = explain(path, settings=Settings(target=target), device=row)
+        result = explain(path, settings=settings_of(target=target), device=row)
         problem = load_problem(path, device="cpu")
         kernels = kernels_of(result.source)
         emitted = load_emulated(result.source, kernels, problem.name) if kernels else \
             load_text(result.source, problem.name)
         return Made(problem, result.source, emitted, result.modes, tuple(result.notes))
     # What is kept of a model that fails is no matter of how busy the machine is.
-    settings, stages = Settings(target=target), Stages(Progress(), unmeasured(_SECONDS))
+    settings, stages = settings_of(target=target), Stages(Progress(), unmeasured(_SECONDS))
     problem = load_problem(path, device="cpu")
     example = problem.make_inputs(settings.seed)
     modes, notes = understand(problem, example, row, settings, stages)

@@ -160,15 +160,31 @@ _LOOPS = {
              "    return torch.stack(ys, 0)",
     "joined": "def joined(x, h, w, v, b, axis):\n    ys = [F.linear(step, w, b).relu() for step in x.unbind(axis)]\n"
               "    return torch.stack([F.linear(y, v) for y in ys], -2)",
+    "gated": "def gated(x, h, w, v, b, axis):\n    c = torch.zeros_like(h)\n    ys = []\n"
+             "    for t in reversed(range(x.shape[axis])):\n        own = F.linear(x.select(axis, t), w)\n"
+             "        beside = F.linear(h, v, b)\n        c = torch.sigmoid(own + beside) * c + own.tanh()\n"
+             "        h = torch.where(c > 0.5, c.tanh(), beside * h)\n        ys.append(h.sin())\n"
+             "    return torch.stack(ys[::-1], axis) + h.unsqueeze(axis)",
+    "leaky": "def leaky(x, h, w, v, b, axis):\n    before, ys = b * h, []\n"
+             "    for step in F.linear(x, w).unbind(axis):\n"
+             "        h, before = 0.75 * h + step * b.sigmoid() - 0.25 * before, h\n"
+             "        ys.append((h > 0.5) * h)\n"
+             "    return torch.cat(ys, -1) + before.sum()",
     "alone": "def alone(x, h, w, v, b, axis):\n    ys = [F.linear(step, w, b) for step in x.unbind(axis)]\n"
              "    return ys[0], ys[-1] * h",
 }
 
 
+def _axis_of_steps(d: Draw, x: Value) -> int:
+    """An axis but the last one: often one of several steps."""
+    many = [axis for axis in range(x.rank - 1) if 4 <= x.shape[axis] <= 9]
+    return d.one_of(many) if many and d.chance(0.8) else d.number(0, x.rank - 2)
+
+
 def _loop(name: str) -> None:
     @production(f"loop over steps: {name}", 0.12, (2, 4))
     def _add(d: Draw, x: Value) -> None:
-        axis = d.number(0, x.rank - 2)
+        axis = _axis_of_steps(d, x)
         if 0 in x.shape or x.shape[axis] > 9 or not d.dtype.is_floating_point:
             raise Refused("no steps")
         d.above(_LOOPS[name])
@@ -181,3 +197,22 @@ def _loop(name: str) -> None:
 
 for _name in _LOOPS:
     _loop(_name)
+
+
+#: The same with a cell of torch.nn, whose state has two axes: step by step, from zeros or from what is given.
+_CELLS = ("def NAME(x, cell, states, axis):\n    ys = []\n    for t in range(x.shape[axis]):\n"
+          "        states = cell(x.select(axis, t), states)\n"
+          "        ys.append(states[0] if isinstance(states, tuple) else states)\n"
+          "    return torch.stack(ys, axis), ys[-1]")
+
+
+@production("loop over steps: cell", 0.25, (3, 3))
+def _cell(d: Draw, x: Value) -> None:
+    axis = _axis_of_steps(d, x)
+    if 0 in x.shape or x.shape[axis] > 9 or d.dtype not in (torch.float32, torch.float64):
+        raise Refused("no steps, or another type")
+    kind, width, rows = d.one_of(["nn.LSTMCell", "nn.GRUCell", "nn.RNNCell"]), d.size(6), x.shape[1 - axis]
+    states = [str(d.input([rows, width])) if d.chance(0.5) else f"{x}.new_zeros({rows}, {width})" for _ in range(2)]
+    given = f"({', '.join(states)})" if kind == "nn.LSTMCell" else states[0]
+    cell = d.module(f"{kind}({x.shape[-1]}, {width}, bias={d.chance(0.8)})")
+    d.emit(f"{d.above(_CELLS)}({d.tamed(x, 3.0)}, {cell}, {given}, {axis})", results=2, bits=6.0)

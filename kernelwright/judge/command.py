@@ -20,6 +20,10 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
 
     Raises what :func:`find_candidates` raises, the coded errors of the model's file, and OutputFolderUnusable (KW401)
     or OutputExists (KW402): before anything runs, where that can be known.
+
+    >>> judged = kernelwright.judge_files("model.py", ["mine.py"], JudgeSettings(effort="quick", time=False))
+    >>> [(candidate.verdict, candidate.file.endswith("mine.py")) for candidate in judged.candidates]
+    [('OK', True)]
     """
     settings, progress = settings or JudgeSettings(), progress or Progress()
     candidates = find_candidates(Path(model), [Path(path) for path in given])

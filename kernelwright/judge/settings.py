@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, NoCudaDevice
 from kernelwright.judge.sandbox.limits import Limits
-from kernelwright.settings import Settings
+from kernelwright.settings import Effort, Target, settings_of
 from kernelwright.verify.plain import plain
 
 PRECISIONS = ("match", "strict", "any")
@@ -24,17 +24,21 @@ SHOWN = ("output", "force", "quiet", "json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
-    """Options of ``kernelwright judge``. Raises InvalidOption (KW403) for a value that an option does not take."""
+    """Options of ``kernelwright judge``. Raises InvalidOption (KW403) for a value that an option does not take.
 
-    target: str = "auto"
+    >>> JudgeSettings(effort="quick", time=False).precision
+    'match'
+    """
+
+    target: Target = "auto"
     """Where model and candidates run: those of cuda on a GPU, others on the CPU; auto is cuda where PyTorch sees a CUDA
     device."""
     device: int | None = None
     """The GPU, as PyTorch counts them; None: the first."""
-    precision: str = "match"
+    precision: Literal["match", "strict", "any"] = "match"
     """match: never less accurate than eager; strict: float32; any: TF32 and 16-bit arithmetic are accepted, in classes
     of their own."""
-    effort: str = "normal"
+    effort: Effort = "normal"
     """quick, normal or thorough: how much time checks, diagnosis and clock may take."""
     backward: bool = False
     """Compare gradients of inputs and parameters, too."""
@@ -64,7 +68,7 @@ class JudgeSettings:
 
     def __post_init__(self) -> None:
         # The values of the options that every command has are checked in one place.
-        Settings(target=self.target, effort=self.effort, threads=self.threads, tiny=self.tiny, model=self.model,
+        settings_of(target=self.target, effort=self.effort, threads=self.threads, tiny=self.tiny, model=self.model,
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])

@@ -11,9 +11,9 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.contraction.record import Contraction, TargetTiling
-from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.reading.pieces import COPIES
-from kernelwright.plan.records import KernelStep, Plan, TorchStep
+from kernelwright.plan.records import KernelStep, Plan, TorchStep, Unrolled
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
 from kernelwright.roofline.cost import floor, graph_work
 from kernelwright.roofline.devices import Device
@@ -64,6 +64,11 @@ def meaning(step: KernelStep) -> str:
     if isinstance(kernel, SpectralEnergy):
         return (f"energy of {kernel.groups * kernel.out_channels} output channels through the input's spectrum on "
                 f"{'x'.join(map(str, kernel.lengths))} points, without the output")
+    if isinstance(kernel, Recurrence):
+        shape, count = "x".join(map(str, kernel.shape)), len(kernel.updates)
+        gates = f"{kernel.gates} product{'s' * (kernel.gates > 1)} with the state and " if kernel.weights else ""
+        return (f"{kernel.steps} steps of a recurrence of {'a state' if count == 1 else f'{count} states'} of {shape}: "
+                f"{gates}all that follows")
     if step.copies:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
@@ -171,7 +176,8 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
         if any(update.value is step.node for update in plan.effects):
             continue  # a batch counter
         node = step.node
-        same = (r for n, r in plan.kept.items() if n is node or (n.op == node.op and n.origin == node.origin))
+        same = (r for n, r in plan.kept.items() if not isinstance(r, Unrolled)
+                and (n is node or (n.op == node.op and n.origin == node.origin)))
         reason = next(same, _LIBRARY if node.kind == "linear" else _COPY if node.op in COPIES else
                       _REASONS.get(title(node), _UNKNOWN))
         result.append(Kept(title(node), place(node.origin), reason))
@@ -181,7 +187,7 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
 def kernel_uses(plan: Plan, device: Device) -> tuple[KernelUse, ...]:
     """The kernels with their meaning."""
     kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy",
-             Scan: "scan", Extremum: "extremum", Contraction: "contraction"}
+             Scan: "scan", Extremum: "extremum", Recurrence: "recurrence", Contraction: "contraction"}
     return tuple(KernelUse(s.name, kinds[type(s.kernel)], meaning(s),
                            tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)),
                            contraction_use(s, plan, device))

@@ -297,8 +297,11 @@ class Grouping:
         if kind == "leaf" or node not in self.in_memory:
             return
         needs = self._needs(node)
-        if kind in ("torch", "special", "view", "number"):
-            self._add(Group("special" if kind == "special" else "torch"), node, needs)
+        if kind == "special":
+            self._add_special(node, needs)
+            return
+        if kind in ("torch", "view", "number"):
+            self._add(Group("torch"), node, needs)
             return
         if kind == "contraction":
             self._add(Group("contraction", node.shape), node, needs)
@@ -348,6 +351,17 @@ class Grouping:
             return
         self.places[extremum] = Group("place", node.inputs[0].shape, node["axes"])
         self._add(self.places[extremum], node, needs)
+
+    def _add_special(self, node: Node, needs: dict[Group, None]) -> None:
+        """One kernel has all results of a recurrence; they need the same."""
+        recurrence = node.op, node.inputs, node.get("cell")
+        if node.op == "recurrence" and recurrence in self.places:
+            self._extend(self.places[recurrence], node, needs)
+            return
+        group = Group("special")
+        if node.op == "recurrence":
+            self.places[recurrence] = group
+        self._add(group, node, needs)
 
     def _add(self, group: Group, node: Node, needs: dict[Group, None]) -> None:
         group.number, group.settled = len(self.groups), self.settled

@@ -144,6 +144,56 @@ class SpectralEnergy:
 
 
 @dataclass(frozen=True, slots=True)
+class Weight:
+    """A matrix by which a recurrence multiplies its state: input ``buffer``, contiguous (gates * hidden, hidden)."""
+
+    buffer: int
+    gates: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """States that a loop hands on from step to step, and what it stores of them.
+
+    A state has ``shape``, whose last axis is ``hidden``; all states have the same. At step t, in the order of time, and
+    at each point of ``shape``, ``Reduced(0, s)`` is state number s before the step, and ``Reduced(1, g)`` is gate
+    number g. Gates are products of state number 0, those of all ``weights`` one after the other; of one of them::
+
+        gate[g][..., u] = sum over k of weight[g * hidden + u, k] * state[0][..., k]      for g < gates
+
+    Then each store writes its expression, and all states change at once::
+
+        state[s] = updates[s]
+
+    An expression is about one point: it has no sums but the gates. Before the first step states are ``initial``,
+    expressions of loads that do not move along t. Index strides have ``1 + len(shape)`` entries: for t, then for the
+    axes of ``shape``; what runs backwards has a negative one for t. A store whose index does not move along t leaves
+    what it writes at the last step. Where there are weights, ``shape`` is (batch, hidden), and else it has any axes.
+    All buffers are float32, as is the arithmetic. No load has guards.
+    """
+
+    steps: int
+    shape: tuple[int, ...]
+    weights: tuple[Weight, ...]
+    initial: tuple[Expression, ...]
+    updates: tuple[Expression, ...]
+    stores: tuple[Store, ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+    @property
+    def hidden(self) -> int:
+        """Elements of the last axis."""
+        return self.shape[-1]
+
+    @property
+    def gates(self) -> int:
+        """Gates of all weights."""
+        return sum(weight.gates for weight in self.weights)
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Along an axis of ``length`` positions, at every outer point: combine, then store.
 

@@ -16,17 +16,18 @@ from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.compile.extrema import ExtremumLoop, compile_extremum
 from kernelwright.plan.compile.loops import Apart, Loop, compile_group
 from kernelwright.plan.compile.scans import ScanLoop, compile_scan
-from kernelwright.plan.compile.spectral import spectral_kernel
+from kernelwright.plan.compile.special import special_kernel
 from kernelwright.plan.contraction.compile import ContractionLoop, compile_contraction
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.reading.access import MustStore
-from kernelwright.plan.records import Kernel, KernelConfig, KernelStep, Plan, Step, TorchStep
+from kernelwright.plan.records import KernelConfig, KernelStep, Plan, Step, TorchStep, kept_whole, unrolled
+from kernelwright.plan.rolling.roll import roll
 from kernelwright.plan.traversal import alternating
 
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
@@ -53,7 +54,9 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
               known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
-    kept: nodes of the graph that must stay torch calls, with reasons. Operators of the captured graph
+    kept: nodes of the graph that must stay torch calls, with reasons; of a contraction with a
+    :class:`kernelwright.plan.records.LibraryCall` the bias may move, and one that is
+    :class:`kernelwright.plan.records.Unrolled` is in no recurrence, and that alone. Operators of the captured graph
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lowering.lower.lower`.
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
@@ -68,7 +71,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
         try:
             plan = _attempt(graph, kept, move_bias, channels_last, products, known)
         except _Failed as failed:  # what is at fault stays with PyTorch, and the rest is planned
-            nodes = [n for n in failed.nodes if n not in kept]
+            nodes = [n for n in failed.nodes if n not in kept_whole(kept)]
             if not nodes:
                 raise failed.cause from None
             kept |= dict.fromkeys(nodes, told(failed.cause))
@@ -77,9 +80,9 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
         staged = {n for step in plan.kernels if isinstance(step.kernel, Contraction)
                   and (step.kernel.position_reductions or step.kernel.pools)
                   for n in step.covers}  # maybe: a stage is not alone
-        alone = {n: ALONE for step in plan.kernels
+        alone = {n: str(kept.get(n, ALONE)) for step in plan.kernels
                  if (n := _lone(step, captured_operators, bool(channels_last))) is not None
-                 and n not in kept and n not in staged}
+                 and n not in plan.kept_whole and n not in staged}
         if not alone:
             return plan
         kept |= alone
@@ -91,7 +94,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows, large
     reductions and dear functions may gain from a kernel of their own: tuning measures them.
     """
-    if isinstance(step.kernel, Contraction):
+    if isinstance(step.kernel, (Contraction, Recurrence)):
         return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
@@ -114,8 +117,12 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in graph.checks)]))
     whole: set[Node] = set()
+    apart = frozenset((*kept_whole(kept), *unrolled(kept), *products, *channels_last))
+    if ("rolled", *roots, apart) not in known:
+        known["rolled", *roots, apart] = roll(roots, apart)
     while True:
-        lowered = prepare(roots, kept, move_bias, channels_last, products, whole)
+        lowered = prepare(roots, kept_whole(kept), move_bias, channels_last, products, whole,
+                          known["rolled", *roots, apart])
         grouping, loops = _grouped(lowered, known)
         alone = {reduction for first, reduction, _ in lowered.firsts if grouping.home[first].kind != "contraction"}
         if not alone:
@@ -223,7 +230,6 @@ def _ordered(groups: list[Group]) -> list[Group]:
 
 
 def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) -> list[Step]:
-    source = lowered.source
     staged: dict[Node, list[Node]] = {}
     for first, _, node in lowered.firsts:
         staged.setdefault(first, []).append(node)
@@ -235,21 +241,27 @@ def _steps(grouping: Grouping, loops: dict[Group, _Compiled], lowered: Lowered) 
             wanted.update(base(i) if group.kind == "special" else i for n in group.nodes for i in n.inputs)
     steps: list[Step] = []
     numbers = count()
+    beside: dict[Node, list[Node]] = {}
+    for group in grouping.groups:
+        if group.kind == "torch" and group.nodes[0].kind != "view":
+            beside.setdefault(lowered.source[group.nodes[0]], []).append(group.nodes[0])
     for group in _ordered(grouping.groups):
         node = group.nodes[0]
         if group.kind == "torch":
             steps.append(TorchStep(node))
             continue
         if group.kind == "special":
-            kernel: Kernel = spectral_kernel(node) if node.op == "channel_energy" else \
-                RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype, node.inputs[0].dtype)
-            inputs = tuple(base(i) for i in node.inputs)
-            steps.append(KernelStep(_name(numbers, [node]), kernel, inputs, (node,), (source[node],)))
+            read = [base(i) for i in node.inputs]
+            inputs = tuple(dict.fromkeys(read))
+            covers = dict.fromkeys(own for n in group.nodes for own in lowered.covered(n))
+            kernel = special_kernel(group.nodes, [inputs.index(i) for i in read])
+            steps.append(KernelStep(_name(numbers, [node]), kernel, inputs, tuple(group.nodes), tuple(covers),
+                                    beside=tuple(beside.get(lowered.source[node], ()))))
             continue
         loop = loops[group]
         outputs = tuple(n for n in group.nodes if n in wanted)
         computed = [n for n in _computed(group, grouping) if n.kind != "view"]
-        sources = (node for n in computed for node in (source[n], *staged.get(n, ())))
+        sources = (node for n in computed for node in (*lowered.covered(n), *staged.get(n, ())))
         covers = tuple(dict.fromkeys(n for n in sources if n.kind != "view"))
         step = _loop_step(_name(numbers, group.nodes), loop, outputs, covers)
         steps.append(replace(step, pass_number=_pass_number(node, lowered)) if group.kind == "contraction" else step)

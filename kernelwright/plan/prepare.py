@@ -4,7 +4,7 @@ before affine maps, two stages, recomputing) and pools to reductions, and laying
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelwright.ir.graph import copied, in_own_memory, is_given, memory
 from kernelwright.ir.node import Node, walk
@@ -19,6 +19,7 @@ from kernelwright.plan.lowering.lower import lower
 from kernelwright.plan.lowering.traced import traced
 from kernelwright.plan.records import KernelConfig
 from kernelwright.plan.roles import roles_of
+from kernelwright.plan.rolling.roll import Rolled
 
 
 @dataclass(slots=True)
@@ -29,7 +30,8 @@ class Lowered:
     it came from. kept: what stays a torch call. anchors: contractions that become kernels. firsts: first stages of
     reductions, each with a lowered reduction that it is of and the graph's node of that; several may have the same
     first stage. stored: pointwise results to store: those of two second stages, the statistics that a contraction reads
-    when it is recomputed, and pools that several read.
+    when it is recomputed, and pools that several read. loops: by the last values of loops that became recurrences,
+    which are the source of these, all nodes that they do the work of.
     """
 
     values: dict[Node, Node]
@@ -38,6 +40,11 @@ class Lowered:
     anchors: dict[Node, KernelConfig]
     firsts: list[tuple[Node, Node, Node]]
     stored: set[Node]
+    loops: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
+
+    def covered(self, node: Node) -> tuple[Node, ...]:
+        """The graph's nodes whose work a primitive is part of."""
+        return self.loops.get(self.source[node], (self.source[node],))
 
     @property
     def roles(self) -> dict[Node, str]:
@@ -57,16 +64,23 @@ class Lowered:
 
 
 def prepare(roots: Iterable[Node], kept: Collection[Node], move_bias: bool, channels_last: frozenset[Node],
-            products: Mapping[Node, KernelConfig], whole: Collection[Node]) -> Lowered:
+            products: Mapping[Node, KernelConfig], whole: Collection[Node], rolled: Rolled | None = None) -> Lowered:
     """The graph below ``roots`` lowered, its reductions moved and in two stages where that may help, and laid out.
 
     kept, move_bias, channels_last: see :func:`kernelwright.plan.planner.make_plan`. products: contractions that become
-    kernels. whole: lowered reductions that stay in one stage.
+    kernels. whole: lowered reductions that stay in one stage. rolled: the graph with its loops as recurrences, which is
+    taken in its place; None where it has none.
     """
-    lowered, source = lower(roots, frozenset(kept), move_bias=move_bias, products=frozenset(products))
-    values = {n: lowered[n] for n in roots}
+    moved = {n: n for n in (*roots, *kept, *products)} if rolled is None else rolled.moved
+    held, anchored = ({moved[n] for n in some if n in moved} for some in (kept, products))
+    lowered, source = lower([moved[n] for n in roots], frozenset(held), move_bias=move_bias,
+                            products=frozenset(anchored))
+    if rolled is not None:
+        source = {n: rolled.source[own] for n, own in source.items()}
+    values = {n: lowered[moved[n]] for n in roots}
     anchors = {n: products[source[n]] for n in walk(values.values()) if n.op in ANCHORS and source[n] in products}
-    graph = Lowered(values, source, {lowered[n] for n in kept if n in lowered}, anchors, [], set())
+    graph = Lowered(values, source, {lowered[n] for n in held if n in lowered}, anchors, [], set(),
+                    {} if rolled is None else rolled.covers)
     if any(config.reduces for config in anchors.values()):
         graph.move(affine_sums(graph.values.values(), graph.roles, _reducing(graph)))
         of_lines = [n for n in _reducing(graph) if (graph.anchors[n].recompute or graph.anchors[n]).lines]

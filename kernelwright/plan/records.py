@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction, TargetTiling
 from kernelwright.plan.expressions import Index, Load, walk
-from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
 
-Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Contraction
+Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Recurrence | Contraction
 """What a kernel means: one of these records."""
 
 
@@ -58,6 +59,7 @@ class KernelStep:
     covers: nodes of the rewritten graph whose work the kernel does.
     buffers: output number -> name of the model's buffer that the kernel updates in place.
     pass_number: of a contraction that is recomputed (:mod:`kernelwright.plan.fusion.recompute`) 1 or 2; else 0.
+    beside: of a recurrence, torch calls that do some of the work of what it covers, as the products with all inputs.
     """
 
     name: str
@@ -67,6 +69,17 @@ class KernelStep:
     covers: tuple[Node, ...]
     buffers: tuple[tuple[int, str], ...] = ()
     pass_number: int = 0
+    beside: tuple[Node, ...] = ()
+
+    @property
+    def rolls(self) -> bool:
+        """Whether the kernel is a loop that was written out, of whose steps it does the work."""
+        return isinstance(self.kernel, Recurrence) and len(self.covers) > 1
+
+    def left(self, reason: str) -> dict[Node, str]:
+        """What becomes of the covered nodes without the kernel: the steps of a loop are planned one by one, others are
+        PyTorch's."""
+        return dict.fromkeys(self.covers, Unrolled(reason) if self.rolls else reason)
 
     @property
     def copies(self) -> bool:
@@ -88,6 +101,19 @@ def _order(index: Index) -> list[int]:
     return sorted(range(len(index.strides)), key=lambda axis: -abs(index.strides[axis]))
 
 
+class LibraryCall(str):
+    """Why a contraction stays a torch call, where that is the library's product alone: its bias may still move to the
+    kernels that read it. For any other reason PyTorch computes all of an operator."""
+
+    __slots__ = ()
+
+
+class Unrolled(str):
+    """Why the steps of a loop are not one recurrence: each is planned like all else."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TorchStep:
     """A torch call that computes one node."""
@@ -98,6 +124,16 @@ class TorchStep:
 Step = KernelStep | TorchStep
 
 
+def kept_whole(kept: Mapping[Node, str]) -> frozenset[Node]:
+    """The nodes of which PyTorch computes all, of those that stay torch calls for these reasons."""
+    return frozenset(n for n, reason in kept.items() if not isinstance(reason, (LibraryCall, Unrolled)))
+
+
+def unrolled(kept: Mapping[Node, str]) -> frozenset[Node]:
+    """The nodes that are in no recurrence for these reasons."""
+    return frozenset(n for n, reason in kept.items() if isinstance(reason, Unrolled))
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The program of one mode of a model.
@@ -105,7 +141,8 @@ class Plan:
     results: the node that holds each of ``graph.outputs`` (lowering may have replaced it).
     effects: buffer updates that must be written out after the steps.
     checks: the truth values among ``graph.checks``, as the steps compute them.
-    kept: nodes of the graph that stay torch calls, with the reason for the report.
+    kept: nodes of the graph that stay torch calls, with the reason for the report, which for contractions may be a
+    :class:`LibraryCall`; or that are steps of a loop, each for itself (:class:`Unrolled`).
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
     words for the report. contractions: contractions of the graph that are kernels, and how.
     """
@@ -124,3 +161,13 @@ class Plan:
     def kernels(self) -> tuple[KernelStep, ...]:
         """The kernel steps, in order."""
         return tuple(s for s in self.steps if isinstance(s, KernelStep))
+
+    @property
+    def kept_whole(self) -> frozenset[Node]:
+        """The nodes of ``kept`` of which PyTorch computes all."""
+        return kept_whole(self.kept)
+
+    @property
+    def unrolled(self) -> frozenset[Node]:
+        """The nodes of ``kept`` that are in no recurrence."""
+        return unrolled(self.kept)

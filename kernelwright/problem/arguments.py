@@ -43,6 +43,17 @@ def readings(values: Any) -> dict[str, list[Any]]:
     return {KEYWORD: [Keywords(values)] if values else [], SINGLE: [values]} if _names(values) else {SINGLE: [values]}
 
 
+def together(inputs: Any, kwargs: Any) -> Any:
+    """Inputs (positional arguments, or the one argument) beside keyword arguments that are given apart. Raises
+    Unreadable where these have no names."""
+    if kwargs is None:
+        return inputs
+    if not _names(kwargs):
+        raise Unreadable(f"kwargs is {kwargs!r:.80}, not a dictionary of keyword arguments")
+    positional = [] if inputs is None else list(inputs) if type(inputs) in (list, tuple) else [inputs]
+    return [*positional, Keywords(kwargs)] if kwargs else positional
+
+
 def _names(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +23,9 @@ from kernelwright.problem.arguments import mismatch, signature_of, split
 from kernelwright.problem.memory import available_memory, is_out_of_memory, memory_checked
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import is_opaque, plain_attributes, same, without_values
+
+if TYPE_CHECKING:
+    from kernelwright.problem.record import Problem
 
 # Drawing this many weights takes longer than copying them. What is kept of them is limited to a share of the memory
 # that is free, where the system says how much that is.
@@ -167,6 +171,24 @@ def shown_arguments(arguments: Sequence[Any]) -> str:
     """Arguments as a call shows them."""
     given, keywords = split(arguments)
     return ", ".join([*map(_short, given), *(f"{name}={_short(value)}" for name, value in keywords.items())])
+
+
+def construction(problem: Problem) -> str:
+    """How an emitted file's class is constructed, as text that can be pasted: with the arguments themselves where they
+    are plain values. The file has no get_init_inputs; of an instance nobody knows the arguments."""
+    if problem.is_instance:
+        return f"ModelNew(...)  # as {problem.class_name} is constructed, then load_state_dict"
+    given, keywords = split(problem.init_inputs)
+    shown = [*map(repr, given), *(f"{name}={value!r}" for name, value in keywords.items())]
+    is_plain = all(map(_can_be_pasted, (*given, *keywords.values())))
+    return f"ModelNew({', '.join(shown)})" if is_plain else "ModelNew(*get_init_inputs())"
+
+
+def _can_be_pasted(value: Any) -> bool:
+    try:
+        return ast.literal_eval(repr(value)) == value
+    except (SyntaxError, ValueError):
+        return False
 
 
 def _short(value: Any) -> str:

@@ -36,6 +36,7 @@ from kernelwright.problem.arguments import (
     signature_of,
     split,
     takes_keywords_only,
+    together,
     unpack_keywords,
 )
 from kernelwright.problem.choice import line_of, model_class
@@ -52,13 +53,14 @@ from kernelwright.settings import check_versions
 
 def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs: Any = None,
                  init_inputs: Any = None, device: str | torch.device | None = None, tiny: bool = False,
-                 model: str | None = None) -> Problem:
+                 model: str | None = None, kwargs: dict[str, Any] | None = None) -> Problem:
     """Load a problem: a file in the KernelBench form, an nn.Module instance, or an nn.Module class.
 
     A file defines the model's class, ``get_inputs()`` and, if the constructor takes arguments,
     ``get_init_inputs()``; ``inputs`` and ``init_inputs`` take their place where given, and ``inputs`` are required for
     an instance or a class. Both may be a list or tuple of positional arguments, ``[[positional], {keyword}]``, a
-    dictionary of keyword arguments, or the one argument itself. ``model`` names the class in a file; by default it is
+    dictionary of keyword arguments, or the one argument itself; ``kwargs`` are keyword arguments beside positional
+    ``inputs``. ``model`` names the class in a file; by default it is
     ``Model``, else the only module class that no other one of the file uses. ``device`` is where models and inputs are
     put; by default the current CUDA device if there is one, else the CPU. ``tiny`` gives globals of a file the values
     of its dictionary ``TINY``.
@@ -66,9 +68,17 @@ def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs
     The file's top level and ``get_init_inputs`` run once, here; a model is constructed only where nothing else can tell
     in which form arguments are given.
     Raises KW101 to KW109, KW111, KW113, KW116, KW119, KW302 and KW304.
+
+    >>> problem = load_problem(torch.nn.Linear(4, 2), inputs=(torch.ones(3, 4),), device="cpu")
+    >>> problem.make_model(0)(*problem.make_inputs(0)).shape
+    torch.Size([3, 2])
     """
     check_versions(torch.__version__)
     place_on = _device(device)
+    try:
+        inputs = together(inputs, kwargs)
+    except Unreadable as unreadable:
+        raise InputsInvalid(where="", source="load_problem", found=str(unreadable)) from None
     if isinstance(model_or_path, (str, Path)):
         return _load_file(Path(model_or_path), inputs, init_inputs, place_on, tiny, model)
     if inputs is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.records import Mode, Result
+from kernelwright.records import Mode, ResultRecord
 from kernelwright.verify.plain import plain
 
 #: Version of the document's form; it changes when a field changes its meaning or goes away.
 SCHEMA = 1
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: ResultRecord) -> dict[str, Any]:
     """The result as a dictionary that ``json.dumps`` takes with ``allow_nan=False``.
 
     Times are in seconds, memory in bytes. ``certificate`` and ``timing`` of a mode are null where nothing
@@ -48,4 +48,5 @@ def mode_json(mode: Mode) -> dict[str, Any]:
         "rewritten": mode.rewritten,
         "simplification": mode.simplification,
         "layout": mode.layout,
+        "launched": mode.launched,
     }

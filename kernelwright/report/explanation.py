@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from kernelwright.records import Mode, Result, RuleUse
+from kernelwright.records import Mode, ResultRecord, RuleUse
 from kernelwright.report.groups import mode_groups
 from kernelwright.report.layout import Page
-from kernelwright.report.text import headline, kept, kernels, notes, work
+from kernelwright.report.text import graphs, headline, kept, kernels, notes, work
 
 
-def render_explanation(result: Result, *, colour: bool = False, width: int = 100, verbose: bool = False) -> str:
-    """Every use of a rule with its law, condition, exactness, before and after; then the kernels.
+def render_explanation(result: ResultRecord, *, colour: bool = False, width: int = 100, verbose: bool = False) -> str:
+    """Every use of a rule with its law, condition and exactness; then the kernels.
 
-    ``verbose`` adds the captured and the rewritten graph of each program. No final newline.
+    ``verbose`` adds the captured and the rewritten graph of each program, and what each step finds and leaves of it. No
+    final newline.
     """
     page = Page(colour, width)
     groups = mode_groups(result)
@@ -19,13 +20,9 @@ def render_explanation(result: Result, *, colour: bool = False, width: int = 100
     for group in groups:
         mode = group.first
         label = f" ({group.words()})" if len(groups) > 1 else ""
-        if verbose and mode.graph:
-            page.heading("Captured graph" + label)
-            page.verbatim(mode.graph)
-        _steps(page, mode, "Algebra, step by step" + label)
-        if verbose and mode.rewritten:
-            page.heading("Rewritten graph" + label)
-            page.verbatim(mode.rewritten)
+        if verbose:
+            graphs(page, mode, label)
+        _steps(page, mode, "Algebra, step by step" + label, verbose=verbose)
         kernels(page, mode, "What the kernels would do" + label)
         kept(page, mode, "Stays with PyTorch" + label)
         work(page, mode, "Work of one forward" + label)
@@ -33,19 +30,19 @@ def render_explanation(result: Result, *, colour: bool = False, width: int = 100
     return page.text()
 
 
-def _steps(page: Page, mode: Mode, title: str) -> None:
+def _steps(page: Page, mode: Mode, title: str, *, verbose: bool) -> None:
     page.heading(title)
     if not mode.rules:
         page.paragraph("no rule applies")
     for number, use in enumerate(mode.rules, 1):
-        _step(page, number, use)
+        _step(page, number, use, verbose=verbose)
 
 
-def _step(page: Page, number: int, use: RuleUse) -> None:
+def _step(page: Page, number: int, use: RuleUse, *, verbose: bool) -> None:
     often = f", {use.count} times" if use.count > 1 else ""
     page.line(f"  {number}. ", (use.name, "cyan"), often)
-    rows = (("law", use.law), ("condition", use.condition), ("exactness", use.exactness), ("where", use.where),
-            ("before", use.before), ("after", use.after))
+    rows = [("law", use.law), ("condition", use.condition), ("exactness", use.exactness), ("where", use.where)]
+    rows += [("before", use.before), ("after", use.after)] if verbose else []
     for label, text in rows:
         if text:
             page.paragraph(text, "dim" if label == "where" else "", indent=5, first=f"{label:<10}")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelwright.records import Kept, Mode, Result, RuleUse, words_of
+from kernelwright.records import Kept, Mode, ResultRecord, RuleUse, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ModeGroup:
         return " and ".join(words_of(mode.name) for mode in self.modes)
 
 
-def mode_groups(result: Result) -> tuple[ModeGroup, ...]:
+def mode_groups(result: ResultRecord) -> tuple[ModeGroup, ...]:
     """The modes in order, those with the same kernels, rules, work and kept operators together."""
     groups: list[list[Mode]] = []
     for mode in result.modes:
@@ -39,7 +39,7 @@ def mode_groups(result: Result) -> tuple[ModeGroup, ...]:
 
 
 def _program(mode: Mode) -> tuple[object, ...]:
-    return mode.operators, mode.replaced, mode.rules, mode.kernels, mode.kept, mode.before, mode.after
+    return mode.operators, mode.replaced, mode.rules, mode.kernels, mode.kept, mode.before, mode.after, mode.launched
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,37 @@ from collections.abc import Iterable
 
 from kernelwright.report import units
 from kernelwright.report.layout import Page
-from kernelwright.timing import Timing
-from kernelwright.timing.baselines import CANDIDATE, DIRECT, EAGER, GRAPH, wall_seconds
+from kernelwright.timing import Ratio, Timing
+from kernelwright.timing.baselines import (
+    CANDIDATE,
+    DIRECT,
+    EAGER,
+    GRAPH,
+    GRAPHED,
+    MAX_AUTOTUNE,
+    REDUCE_OVERHEAD,
+    wall_seconds,
+)
+from kernelwright.timing.speedup import TIE, UNKNOWN, SpeedUp
 from kernelwright.verify import Certificate, TrialPlan
 
 #: How the candidate is called in the report.
 OURS = "ModelNew"
+#: Entries as tables call them, whose columns are few.
+SHORT = {CANDIDATE: OURS, GRAPHED: "eager, CUDA graph", REDUCE_OVERHEAD: "reduce-overhead",
+         MAX_AUTOTUNE: "max-autotune"}
 
 
 def accuracy(page: Page, certificate: Certificate, title: str) -> None:
     """The certificate: verdict, errors beside eager's own, what was tried, what was skipped and why."""
     page.heading(title)
+    if certificate.given_up:
+        page.paragraph(certificate.sentence())
+        return
     if not certificate.passed:
         page.paragraph("FAILED: " + " ".join(certificate.why), "red")
     page.table([[OURS, f"{certificate.candidate_error:.2e}"], ["eager", f"{certificate.eager_error:.2e}"]],
-               head=("", "worst error (rms of the error / rms of the output)"))
+               head=("", "worst relative error (rms)"))
     gating = [trial for trial in certificate.trials if trial.gates]
     passed = sum(trial.passed for trial in gating)
     page.paragraph(f"{passed} of {units.counted(len(gating), 'trial')} passed: "
@@ -59,34 +75,38 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
 
 def _kinds(plans: Iterable[TrialPlan]) -> str:
     """``as given (2), normal with other parameters``; "none" for no trial."""
-    kinds = Counter((plan.distribution, plan.redrawn_parameters) for plan in plans)
-    words = [kind + (" with other parameters" if redrawn else "") + (f" ({count})" if count > 1 else "")
-             for (kind, redrawn), count in kinds.items()]
+    kinds = Counter(plan.kind for plan in plans)
+    words = [kind + (f" ({count})" if count > 1 else "") for kind, count in kinds.items()]
     return ", ".join(words) or "none"
 
 
 def times(page: Page, timing: Timing, title: str) -> None:
-    """Medians with their spread, ratios with their intervals, and the share of the floor."""
+    """Medians of calls on flushed caches and of calls in a row side by side, speed-ups with their intervals, spread,
+    and the share of the roofline."""
     page.heading(title)
-    rows, styles = [], []
+    styles = ["green" if name == CANDIDATE else "" for name in timing.entries]
+    rows = []
     for name, entry in timing.entries.items():
-        ratio = timing.ratios.get(name)
-        share = timing.share_of_floor.get(name)
-        rows.append([
-            OURS if name == CANDIDATE else name,
-            units.seconds(entry.median),
-            f"{units.seconds(entry.lower_quartile)} to {units.seconds(entry.upper_quartile)}",
-            str(entry.repetitions),
-            units.seconds(entry.waited_seconds) if entry.waited_seconds is not None else "",
-            f"{ratio.value:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})" + (" tie" if ratio.is_tie() else "")
-            if ratio is not None else "",
-            f"{100 * share:.3g} %" if share is not None else "",
-        ])
-        styles.append("green" if name == CANDIDATE else "")
-    head = ["", "median", "middle half", "runs", "waited for", f"over {OURS} (95 %)", "of the limit"]
+        found = timing.speed_up(name)
+        rows.append([SHORT.get(name, name), units.seconds(entry.median), _seconds(entry.back_to_back_seconds),
+                     *(_cells(found) if found is not None else ("", ""))])
+    head = ["", "cold", "in a row", "speed-up", "95 %"]
     if not timing.ratios:
-        head, rows = head[:5] + head[6:], [row[:5] + row[6:] for row in rows]
+        head, rows = head[:3], [row[:3] for row in rows]
     page.table(rows, head=head, styles=styles)
+    page.paragraph("cold: caches flushed before each call; in a row: warm, with what the host does"
+                   + (f"; speed-up: of {OURS} over each, cold" if timing.ratios else ""), "dim", hanging=4)
+    rows = []
+    for name, entry in timing.entries.items():
+        share = timing.share_of_floor.get(name)
+        rows.append([SHORT.get(name, name), units.span(entry.lower_quartile, entry.upper_quartile),
+                     str(entry.repetitions), _seconds(entry.waited_seconds),
+                     f"{100 * share:.3g} %" if share is not None else ""])
+    page.table(rows, head=["", "25-75 %", "runs", "latency", "% of\nroofline"], styles=styles)
+    for name in timing.ratios:
+        found = timing.speed_up(name)
+        if found is not None and found.verdict == UNKNOWN:
+            page.paragraph(f"{SHORT.get(name, name)}: speed-up {UNKNOWN} ({found.why})", "yellow", hanging=4)
     if found := launch_sentence(timing):
         page.paragraph(found, hanging=4)
     for name, why in timing.failures.items():
@@ -94,11 +114,23 @@ def times(page: Page, timing: Timing, title: str) -> None:
     if timing.compile_seconds is not None and not timing.failures:
         page.paragraph(f"torch.compile took {units.seconds(timing.compile_seconds)} to compile", "dim")
     for name in timing.below_floor:
-        page.paragraph(f"{OURS if name == CANDIDATE else name} is faster than the limit: the limit or this time "
-                       "cannot be right", "yellow", hanging=4)
+        page.paragraph(f"{SHORT.get(name, name)} is faster than the roofline: the roofline or this time cannot be "
+                       "right", "yellow", hanging=4)
     for name, entry in timing.entries.items():
         if entry.note:
-            page.paragraph(f"{OURS if name == CANDIDATE else name}: {entry.note}", "yellow", hanging=4)
+            page.paragraph(f"{SHORT.get(name, name)}: {entry.note}", "yellow", hanging=4)
+
+
+def _seconds(value: float | None) -> str:
+    return units.seconds(value) if value is not None else ""
+
+
+def _cells(found: SpeedUp) -> tuple[str, str]:
+    """The speed-up and its interval, where they are numbers to go by."""
+    if found.verdict == UNKNOWN:
+        return "-", "-"
+    tie = " tie" if found.verdict == TIE else ""
+    return f"{units.digits(found.value)}x{tie}", f"{units.digits(found.low)}-{units.digits(found.high)}"
 
 
 def launch_sentence(timing: Timing) -> str:
@@ -107,7 +139,7 @@ def launch_sentence(timing: Timing) -> str:
         return ""
     graph, direct = timing.launches[GRAPH], timing.launches[DIRECT]
     if graph.waited_seconds and direct.waited_seconds:
-        which, found = "a call that is waited for takes", (graph.waited_seconds, direct.waited_seconds)
+        which, found = "the latency of a call is", (graph.waited_seconds, direct.waited_seconds)
     else:
         which, found = "the device takes", (graph.median, direct.median)
     times = f"{which} {units.seconds(found[0])} by a graph and {units.seconds(found[1])} without"
@@ -118,21 +150,36 @@ def launch_sentence(timing: Timing) -> str:
 
 
 def speed_sentence(timing: Timing) -> str:
-    """``41.2x as fast as eager (40.1 to 42.3), 12x as fast as torch.compile (...)``; "" without ratios."""
-    parts = []
-    for name, ratio in timing.ratios.items():
-        spread = f"{ratio.low:.2f} to {ratio.high:.2f}"
-        if ratio.is_tie():
-            parts.append(f"ties with {name} ({ratio.value:.2f}x, {spread})")
-        else:
-            parts.append(f"{ratio.value:.2f}x as fast as {name} ({spread})")
-    return ", ".join(parts)
+    """``41.2x over eager (95 % interval 40.1 to 42.3), 12x over torch.compile (...)``; "" without ratios. Where no
+    number holds, why."""
+    found = [up for name in timing.ratios if (up := timing.speed_up(name)) is not None]
+    if found and all(up.verdict == UNKNOWN and up.why == found[0].why for up in found):
+        return f"{UNKNOWN} ({found[0].why})"
+    return ", ".join(speed_words(up, first=up is found[0]) for up in found)
+
+
+def speed_words(found: SpeedUp, *, first: bool = True) -> str:
+    """One speed-up in words."""
+    if found.verdict == UNKNOWN:
+        return f"over {found.baseline} {UNKNOWN} ({found.why})"
+    return _ratio_words(Ratio(found.baseline, CANDIDATE, found.value, found.low, found.high, 0), first=first)
+
+
+def _ratio_words(found: Ratio, *, first: bool = True) -> str:
+    interval = f"{'95 % interval ' if first else ''}{units.digits(found.low)} to {units.digits(found.high)}"
+    tie = "a tie, " if found.is_tie() else ""
+    return f"{units.digits(found.value)}x over {found.slower} ({tie}{interval})"
 
 
 def loss_sentence(timing: Timing) -> str:
-    """The speed of kernels that were dropped, and where the device takes no longer, the host's calls that do."""
-    walls = wall_seconds(timing)
-    if timing.ratios[EAGER].value < 1.0 or walls is None:
-        return speed_sentence(timing)
-    eager, own, which = walls
-    return f"{speed_sentence(timing)} alone, but {which} takes {units.seconds(own)}, eager's {units.seconds(eager)}"
+    """The speed of kernels that were given up, and where calls on flushed caches take no longer, the calls that do; ""
+    where none were timed."""
+    own, found = timing.given_up, timing.given_up_ratio
+    if own is None or found is None:
+        return ""
+    walls = wall_seconds(timing.entries[EAGER], own)
+    if found.value < 1.0 or walls is None:
+        return _ratio_words(found)
+    eager, seconds, which = walls
+    return f"{_ratio_words(found)} on flushed caches, but {which} takes {units.seconds(seconds)}, eager's " \
+        f"{units.seconds(eager)}"

@@ -4,47 +4,51 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.codegen.generate import TARGETS
-from kernelwright.records import ContractionUse, KernelUse, Mode, Result, words_of
-from kernelwright.report import units
+from kernelwright.records import ContractionUse, KernelUse, Mode, ResultRecord, words_of
+from kernelwright.report import units, verdict
 from kernelwright.report.groups import ModeGroup, kept_by_reason, mode_groups, operators_in_words, rule_groups
 from kernelwright.report.layout import Page
-from kernelwright.report.measured import OURS, accuracy, loss_sentence, speed_sentence, times
-
-LANGUAGES = {target.name: target.language for target in TARGETS.values()}
+from kernelwright.report.measured import OURS, accuracy, times
 
 
-def render_text(result: Result, *, colour: bool = False, width: int = 100) -> str:
-    """The report as text of at most ``width`` columns where lines can be broken, no final newline.
+def render_text(result: ResultRecord, *, colour: bool = False, width: int = 100, verbose: bool = False) -> str:
+    """The report as text of at most ``width`` columns where lines can be broken, no final newline: the verdict first.
 
-    ``colour`` adds ANSI colours. Sections that have nothing to say are left out.
+    ``colour`` adds ANSI colours; ``verbose`` the captured and the rewritten graph of each program. Sections that have
+    nothing to say are left out.
     """
     page = Page(colour, width)
     groups = mode_groups(result)
     headline(page, result, groups)
     for group in groups:
         label = f" ({group.words()})" if len(groups) > 1 else ""
+        if verbose:
+            graphs(page, group.first, label)
         kernels(page, group.first, "What the kernels do" + label)
         _rules(page, group.first, "Algebra" + label)
         kept(page, group.first, "Stays with PyTorch" + label)
         work(page, group.first, "Work of one forward" + label)
-    checked = [mode for mode in result.modes if mode.certificate is not None]
-    for mode in checked:
-        label = f" ({words_of(mode.name)})" if len(result.modes) > 1 else ""
-        accuracy(page, mode.certificate, "Accuracy against float64" + label)
-    timed = [mode for mode in result.modes if mode.timing is not None]
-    for mode in timed:
-        label = f" ({words_of(mode.name)})" if len(result.modes) > 1 else ""
-        times(page, mode.timing, f"Time on {mode.timing.device or result.device}{label}")
+    labels = {mode.name: f" ({words_of(mode.name)})" if len(result.modes) > 1 else "" for mode in result.modes}
+    for mode in result.modes:
+        if mode.certificate is not None:
+            accuracy(page, mode.certificate, "Accuracy against float64" + labels[mode.name])
+    for mode in result.modes:
+        if mode.timing is not None:
+            times(page, mode.timing, f"Time on {mode.timing.device or result.device}{labels[mode.name]}")
     notes(page, result)
     _usage(page, result)
     return page.text()
 
 
-def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
-    """What came out, in a few lines."""
-    language = LANGUAGES.get(result.target, result.target)
-    page.line((result.name, "bold"), f": {language} kernels for {result.device}")
+def headline(page: Page, result: ResultRecord, groups: tuple[ModeGroup, ...]) -> None:
+    """The verdict, then what was done, in a few lines."""
+    page.line((result.name, "bold"), f": {verdict.title(result)}")
+    said = verdict.lines(result)
+    widest = max((len(label) for label, *_ in said), default=0)
+    for label, text, style in said:
+        page.paragraph(text, style, first=f"{label}: ".ljust(widest + 2))
+    if said:
+        page.line()
     for group in groups:
         mode = group.first
         label = f"{group.words()}: " if len(groups) > 1 else ""
@@ -56,24 +60,25 @@ def headline(page: Page, result: Result, groups: tuple[ModeGroup, ...]) -> None:
             stored = f"{'stores' if one else 'store'} tensors in another order for them"
             page.paragraph(f"{label}{captured}; {count} {done if mode.replaced else stored}"
                            + (f" (the same program for {group.words()})" if len(group.modes) > 1 else ""))
+        elif mode.runs:
+            page.paragraph(f"{label}{captured}; none is replaced, and all are launched as one CUDA graph where a call "
+                           "asks for no gradient")
         else:
             page.paragraph(f"{label}{captured}; nothing is replaced", "yellow")
         if mode.layout:
             page.paragraph(label + mode.layout)
-    for mode in result.modes:
-        label = f"{words_of(mode.name)}: " if len(result.modes) > 1 else ""
-        if not mode.kernels and mode.timing is not None and mode.timing.ratios:
-            page.paragraph(f"{label}kernels were built and checked, and are not worth it: "
-                           f"{loss_sentence(mode.timing)}", "yellow")
-            continue
-        if mode.certificate is not None:
-            page.paragraph(label + mode.certificate.sentence(), "green" if mode.certificate.passed else "red")
-        if mode.timing is not None and mode.timing.ratios:
-            page.paragraph(label + speed_sentence(mode.timing), "green")
-    if result.modes and not any(mode.kernels for mode in result.modes):
+    if result.modes and not any(mode.runs for mode in result.modes):
         reasons = dict.fromkeys(entry.reason for mode in result.modes for entry in mode.kept)
         page.paragraph("The result is the original computation: no replacement pays here"
                        + (" (" + "; ".join(reasons) + ")." if reasons else "."), "yellow")
+
+
+def graphs(page: Page, mode: Mode, label: str) -> None:
+    """The captured and the rewritten graph."""
+    for title, text in (("Captured graph", mode.graph), ("Rewritten graph", mode.rewritten)):
+        if text:
+            page.heading(title + label)
+            page.verbatim(text)
 
 
 def kernels(page: Page, mode: Mode, title: str) -> None:
@@ -99,7 +104,7 @@ def _kernel(page: Page, kernel: KernelUse) -> None:
 def _figures(use: ContractionUse) -> str:
     """What was measured of a contraction, beside PyTorch."""
     rate = units.operations(int(use.operations / use.seconds))
-    return (f"{units.seconds(use.seconds)} ({rate}/s, {100 * use.share_of_floor:.3g} % of the limit) instead of "
+    return (f"{units.seconds(use.seconds)} ({rate}/s, {100 * use.share_of_floor:.3g} % of the roofline) instead of "
             f"{units.seconds(use.torch_seconds)}; rms error {use.error:.2e}, PyTorch's {use.torch_error:.2e}")
 
 
@@ -148,10 +153,10 @@ def work(page: Page, mode: Mode, title: str) -> None:
          units.change(mode.before.bytes, mode.after.bytes)],
     ], head=("", "before", "after", ""))
     words = f": {mode.floor_words}" if mode.floor_words else ""
-    page.paragraph(f"limit of this device: {units.seconds(mode.floor_seconds)}{words}", hanging=4)
+    page.paragraph(f"roofline of this device: {units.seconds(mode.floor_seconds)}{words}", hanging=4)
 
 
-def notes(page: Page, result: Result) -> None:
+def notes(page: Page, result: ResultRecord) -> None:
     """Sentences that the user should read."""
     if not result.notes:
         return
@@ -160,9 +165,10 @@ def notes(page: Page, result: Result) -> None:
         page.paragraph(note, "yellow", hanging=4)
 
 
-def _usage(page: Page, result: Result) -> None:
+def _usage(page: Page, result: ResultRecord) -> None:
     if result.path is None:
         return
     page.heading(f"Written to {result.path}")
-    page.verbatim(f"from {result.path.stem} import {OURS}\nmodel = {result.construction}  "
-                  "# same parameters for the same seed")
+    given = f"from {result.name} import get_init_inputs\n" if "get_init_inputs" in result.construction else ""
+    page.verbatim(f"from {result.path.stem} import {OURS}\n{given}# the same seed gives the same parameters\n"
+                  f"model = {result.construction}")

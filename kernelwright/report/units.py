@@ -44,6 +44,13 @@ def seconds(value: float) -> str:
     return "0 s" if value == 0 else f"{digits(value * 1e9)} ns"
 
 
+def span(low: float, high: float) -> str:
+    """Two times with one unit where they have the same: ``400-420 ms``."""
+    first, second = seconds(low), seconds(high)
+    number, _, unit = first.partition(" ")
+    return f"{number}-{second}" if second.endswith(f" {unit}") else f"{first}-{second}"
+
+
 def change(before: float, after: float, less: str = "less", more: str = "more") -> str:
     """In words by what factor ``after`` is below or above ``before``; "the same" within 2 percent."""
     if before == after or (after and abs(before / after - 1.0) < 0.02):

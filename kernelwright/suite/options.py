@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,17 @@ class SuiteOptions:
     """``local`` or ``ray``."""
     address: str = ""
     """Address of a Ray cluster; "": the one that this machine belongs to, else a new one on it."""
+    propose: Mapping[str, Any] | None = None
+    """Options of ``propose`` (:func:`kernelwright.suite.proposals.read_options`): each problem's candidates are asked
+    for, or read, and judged; None: problems are optimized alone."""
     work: str = "kernelwright.suite.worker:optimize_problem"
     """``module:function`` that does the work of one problem in its process."""
 
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
             raise _invalid("runner", self.runner, " or ".join(RUNNERS), RUNNERS[0])
+        if self.runner == "ray" and self.propose is not None:
+            raise _invalid("runner", self.runner, "local beside --propose, whose runs stay on one machine", RUNNERS[0])
         if self.workers is not None and not 1 <= self.workers <= 256:
             raise _invalid("workers", self.workers, "a whole number from 1 to 256", "chosen by the device")
         if not 0 < self.limit < float("inf"):
@@ -61,7 +67,8 @@ class SuiteOptions:
 
     def kept_settings(self) -> dict[str, Any]:
         """The settings that a record keeps: all that bear on the result."""
-        return {name: value for name, value in self.settings.as_json().items() if name not in SHOWN}
+        kept = {name: value for name, value in self.settings.as_json().items() if name not in SHOWN}
+        return kept if self.propose is None else {**kept, "propose": dict(self.propose)}
 
 
 def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:

@@ -14,6 +14,8 @@ from kernelwright.suite.results import SCHEMA, VERIFIED, Record
 from kernelwright.suite.worker_process import Attempt, WorkerProcess
 
 LOGS = "logs"
+#: How lines begin by which C++ and Python tell what ends a process, and what stands above the place in Python.
+_FATAL, _INNERMOST = ("terminate called", "what():", "Fatal Python error"), "(most recent call first)"
 
 
 def log_name(problem: str) -> str:
@@ -35,6 +37,7 @@ def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions
         "state": outcome["state"],
         "error": outcome.get("error"),
         "result": result,
+        "propose": outcome.get("propose"),
         "emitted": attempt.job.emitted if outcome["state"] == VERIFIED else None,
         "log": log_name(attempt.job.problem) if outcome["state"] != VERIFIED else None,
         "stage": worker.stage,
@@ -98,10 +101,21 @@ def _without_outcome(worker: WorkerProcess, options: SuiteOptions, status: int) 
         used = f"{worker.peak_bytes / 2**30:.1f} GiB"
         return {"state": state, "error": ProblemOutOfMemory(problem=problem, stage=stage, used=used,
                                                             found=found).as_json()}
-    lines = [line for line in worker.printed(1 << 12).splitlines() if line.strip()]
     error = ProblemCrashed(problem=problem, stage=stage, ending=_ending(status), log=log,
-                           output=f"It printed last: {lines[-1][:300]}" if lines else "It printed nothing.")
+                           output=_last_words(worker.printed()))
     return {"state": state, "error": error.as_json()}
+
+
+def _last_words(printed: str) -> str:
+    """What a process said when it ended, in a sentence: what was fatal and where, if it says so, else its last line."""
+    lines = [line for line in printed.splitlines() if line.strip()]
+    fatal = [n for n, line in enumerate(lines) if line.lstrip().startswith(_FATAL)]
+    if not fatal:
+        return f"It printed last: {lines[-1][:300]}" if lines else "It printed nothing."
+    said = [lines[n].strip()[:200] for n in fatal[-3:]]
+    places = [n for n, line in enumerate(lines) if n > fatal[-1] and _INNERMOST in line]
+    said += [line.strip()[:200] for n in places[:1] for line in lines[n + 1:n + 3]]
+    return f"It printed: {'; '.join(said)}"
 
 
 def _ending(status: int) -> str:

@@ -21,6 +21,7 @@ from kernelwright.suite.scores import (
     GroupScore,
     ProblemScore,
     baselines_of,
+    holds,
     score_groups,
     score_problems,
 )
@@ -36,8 +37,9 @@ from kernelwright.suite.table import (
     sentences,
 )
 from kernelwright.timing.baselines import CANDIDATE
+from kernelwright.timing.speedup import UNKNOWN
 
-_TIMES_HEAD = ("time", "median", "middle half", "runs", f"over {OURS} (95 %)", "of the limit")
+_TIMES_HEAD = ("time", "cold", "in a row", "25-75 %", "runs", f"speed-up of {OURS} (95 %)", "% of roofline")
 _TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
@@ -128,13 +130,16 @@ def _mode(mode: Mapping[str, Any], title: str) -> dict[str, Any]:
 def _times(timing: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for name, entry in timing["entries"].items():
-        ratio = timing["ratios"].get(name)
-        spread = f"{units.digits(ratio['value'])}x ({units.digits(ratio['low'])} to {units.digits(ratio['high'])})"\
-            if ratio else ""
-        floor = timing["share_of_floor"].get(name)
+        ratio = timing["ratios"].get(name) if name in timing["ratios"] and CANDIDATE in timing["entries"] else None
+        spread = ""
+        if ratio is not None:
+            spread = f"{units.digits(ratio['value'])}x ({units.digits(ratio['low'])} to {units.digits(ratio['high'])})"\
+                if holds(name, ratio, timing["entries"]) else UNKNOWN
+        floor, warm = timing["share_of_floor"].get(name), entry.get("back_to_back_seconds")
         rows.append([OURS if name == CANDIDATE else name, units.seconds(entry["median"]),
-                     f"{units.seconds(entry['lower_quartile'])} to {units.seconds(entry['upper_quartile'])}",
-                     str(entry["repetitions"]), spread, f"{100 * floor:.3g} %" if floor is not None else ""])
+                     units.seconds(warm) if warm is not None else "",
+                     units.span(entry["lower_quartile"], entry["upper_quartile"]), str(entry["repetitions"]), spread,
+                     f"{100 * floor:.3g} %" if floor is not None else ""])
     return rows
 
 

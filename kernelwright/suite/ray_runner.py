@@ -210,7 +210,8 @@ class _Driver:
         (self.options.output / job.emitted).unlink(missing_ok=True)
         record: Record = {
             "schema": SCHEMA, "problem": job.problem, "level": job.level, "sha256": job.sha256, "state": "crashed",
-            "error": error.as_json(), "result": None, "emitted": None, "log": log_name(job.problem), "stage": "",
+            "error": error.as_json(), "result": None, "propose": None, "emitted": None,
+            "log": log_name(job.problem), "stage": "",
             "seconds": 0.0, "stopped_seconds": 0.0, "attempts": MOST_STARTS, "alone": False,
             "peak_memory_bytes": None, "peak_host_bytes": None, "device": device.place.address,
             "lane": device.place.address, "worker": None, "device_was_quiet": True, "versions": {},

@@ -34,6 +34,8 @@ class Record(TypedDict):
     error: dict[str, Any] | None
     result: dict[str, Any] | None
     """The document of ``optimize --json`` without graphs and path."""
+    propose: dict[str, Any] | None
+    """What ``bench --propose`` keeps of a run's document."""
     emitted: str | None
     """Path of the file below the output folder."""
     log: str | None
@@ -59,7 +61,7 @@ class Record(TypedDict):
     worker: int | None
     """The process."""
     device_was_quiet: bool
-    """Whether the device was seen idle before each measurement."""
+    """Whether the device was seen idle before each measurement, a CPU while it was measured."""
     versions: dict[str, str]
     """Of packages and platform."""
     settings: dict[str, Any]

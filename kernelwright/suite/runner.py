@@ -17,12 +17,13 @@ from typing import Any
 
 from kernelwright.names import natural
 from kernelwright.progress import Progress
+from kernelwright.suite import proposals
 from kernelwright.suite.devices import find_queues, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job, find_jobs, longest_first
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, VERIFIED, Results
 from kernelwright.suite.scheduler import Scheduler
-from kernelwright.suite.scores import score_problem
+from kernelwright.suite.scores import ORIGINAL, score_problem
 from kernelwright.timing.baselines import EAGER
 
 PAGE = "page.html"
@@ -39,6 +40,8 @@ class SuiteResult:
     ran: int
     """Problems that ran in this run; the others had results."""
     seconds: float
+    proposed: bool = False
+    """Whether candidates of language models were judged."""
 
     @property
     def exit_status(self) -> int:
@@ -49,7 +52,8 @@ class SuiteResult:
         """The summary as plain data; the records themselves stand in ``results.jsonl``."""
         problems = [{"problem": record["problem"], "state": record["state"], "seconds": record["seconds"],
                      "code": (record["error"] or {}).get("code")} for record in self.records]
-        return {"schema": 1, "output": str(self.folder), "results": FILE, "page": PAGE, "ran": self.ran,
+        page = proposals.FILE if self.proposed else PAGE
+        return {"schema": 1, "output": str(self.folder), "results": FILE, "page": page, "ran": self.ran,
                 "seconds": self.seconds, "states": dict(Counter(entry["state"] for entry in problems)),
                 "problems": problems}
 
@@ -81,8 +85,11 @@ def run_suite(folder: str | Path, options: SuiteOptions | None = None, progress:
         records = tuple(results.records[name] for name in sorted(results.records, key=natural))
     finally:
         results.close()
-    write_page(options.output / PAGE, records)
-    return SuiteResult(options.output, records, len(missing), time.monotonic() - began)
+    if options.propose is None:
+        write_page(options.output / PAGE, records)
+    else:
+        write_proposals(options.output / proposals.FILE, records)
+    return SuiteResult(options.output, records, len(missing), time.monotonic() - began, options.propose is not None)
 
 
 def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[dict[str, Any]], None],
@@ -114,8 +121,19 @@ def write_page(file: Path, records: Sequence[Mapping[str, Any]]) -> None:
     os.replace(part, file)
 
 
+def write_proposals(file: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the tables of candidates in one step."""
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(proposals.markdown(records), encoding="utf-8")
+    os.replace(part, file)
+
+
 def render_text(result: SuiteResult, *, colour: bool, width: int) -> str:
     """The suite's table for a terminal, and where everything is."""
+    if result.proposed:
+        return (proposals.render_proposals(result.records, colour=colour, width=width)
+                + f"\n\nRecords, files, runs and {proposals.FILE} are in {result.folder} ({result.ran} problems ran in "
+                  f"{result.seconds:.0f} s).")
     import io
 
     from rich.console import Console
@@ -147,10 +165,13 @@ class _Report:
 def _summary(record: Mapping[str, Any]) -> str:
     if record["state"] != VERIFIED:
         return f"{record['state']} {(record['error'] or {}).get('code', '')}".rstrip()
+    if record.get("propose"):
+        found = proposals.score(record)
+        return f"{found.right} of {found.candidates} candidates are right, {found.chosen or 'nothing'} is written"
     score = score_problem(record)
     # A file that is PyTorch's has eager's time, also where programs with kernels were timed and given up.
     speeds = [f"{speed.value:.3g}x as fast as {name}" for name, speed in score.speeds.items()
-              if score.replaced or name != EAGER]
+              if score.kind != ORIGINAL or (name != EAGER and speed.value < 1.0)]
     return ", ".join([VERIFIED, f"{score.replaced}/{score.operators} replaced", *speeds])
 
 

@@ -2,8 +2,9 @@
 
 A problem counts in the mode in which its model is constructed, the first of its result. Definitions:
 
-speed-up: time of the baseline over ours, medians; above 1 ours is faster. Where nothing is replaced, ours *is* eager:
-    1 exactly against eager, and the baseline's time over eager's against the others.
+speed-up: time of the baseline over ours, medians; above 1 ours is faster. Where the file is the model, ours *is* eager:
+    1 exactly against eager, and the baseline's time over eager's against the others, at most 1: a file without kernels
+    wins against nobody. A speed-up that is not measurable (`timing/speedup.py`) is none.
 fast_p: share of **all** problems whose result is verified and whose speed-up is above p (Ouyang et al. 2025,
     "KernelBench: Can LLMs Write Efficient GPU Kernels?"); fast_0 is the share that is verified. A problem without
     a time of ours or of the baseline counts as 0 for p > 0.
@@ -12,7 +13,8 @@ slower: verified, and even the upper end of the speed-up's 95 % interval is belo
 share of the floor: the time that no version of the rewritten program can beat on the device, over our median.
 kind: "constant" (the output does not depend on the inputs) and "eliminated" (algebra removed the operators that cost
     most) say more about the problem than about kernels, so that every group is also scored without them; "kernels"
-    (some operators are replaced); "original" (none); "" (no result).
+    (some operators are replaced); "graph" (none, and PyTorch's calls are launched as one CUDA graph); "original" (the
+    file is the model itself); "" (no result).
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from typing import Any
 from kernelwright.names import natural
 from kernelwright.suite.results import VERIFIED
 from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, GRAPHED, MAX_AUTOTUNE, REDUCE_OVERHEAD
+from kernelwright.timing.speedup import FEWEST_PAIRS, UNKNOWN, is_wide, judged
+from kernelwright.timing.statistics import Ratio
 
 BASELINES = (EAGER, GRAPHED, COMPILED, REDUCE_OVERHEAD, MAX_AUTOTUNE)
-KERNELS, ORIGINAL, CONSTANT, ELIMINATED = "kernels", "original", "constant", "eliminated"
-KINDS = (KERNELS, ORIGINAL, CONSTANT, ELIMINATED)
+KERNELS, GRAPH_ALONE, ORIGINAL, CONSTANT, ELIMINATED = "kernels", "graph", "original", "constant", "eliminated"
+KINDS = (KERNELS, GRAPH_ALONE, ORIGINAL, CONSTANT, ELIMINATED)
 #: Kinds whose speed is due to the problem rather than to kernels.
 SIMPLIFIED = (CONSTANT, ELIMINATED)
 
@@ -62,7 +66,7 @@ class ProblemScore:
     replaced: int
     times: Mapping[str, float]
     ours: float | None
-    """Seconds of ModelNew; eager's where nothing is replaced."""
+    """Seconds of ModelNew; eager's where that is the model itself."""
     speeds: Mapping[str, Speed]
     share_of_floor: float | None
     error: float | None
@@ -124,7 +128,7 @@ def score_problem(record: Mapping[str, Any]) -> ProblemScore:
         state = "failed"
     mode = modes[0] if modes else {}
     kind = ("" if record.get("result") is None else mode.get("simplification")
-            or (KERNELS if mode.get("kernels") else ORIGINAL))
+            or (KERNELS if mode.get("kernels") else GRAPH_ALONE if mode.get("launched") else ORIGINAL))
     entries = (mode.get("timing") or {}).get("entries", {})
     ours = entries.get(EAGER if kind == ORIGINAL else CANDIDATE)
     floor, certificate = mode.get("floor_seconds"), mode.get("certificate") or {}
@@ -141,7 +145,7 @@ def score_problem(record: Mapping[str, Any]) -> ProblemScore:
 
 def _is_checked(mode: Mapping[str, Any]) -> bool:
     certificate = mode.get("certificate")
-    return not mode["kernels"] or bool(certificate and certificate["passed"])
+    return not (mode["kernels"] or mode.get("launched")) or bool(certificate and certificate["passed"])
 
 
 def _speeds(mode: Mapping[str, Any], kind: str, entries: Mapping[str, Any]) -> dict[str, Speed]:
@@ -153,12 +157,24 @@ def _speeds(mode: Mapping[str, Any], kind: str, entries: Mapping[str, Any]) -> d
     if kind == ORIGINAL:
         own = entries.get(EAGER)
         others = {name: entry for name, entry in entries.items() if name in BASELINES[1:]}
+        speeds = {name: Speed(entry["median"] / own["median"], entry["interval"][0] / own["interval"][1],
+                              entry["interval"][1] / own["interval"][0])
+                  for name, entry in others.items() if own and not (own.get("busy") or entry.get("busy"))}
         return {EAGER: Speed(1.0, 1.0, 1.0)} | {
-            name: Speed(entry["median"] / own["median"], entry["interval"][0] / own["interval"][1],
-                        entry["interval"][1] / own["interval"][0]) for name, entry in others.items() if own}
+            name: Speed(min(1.0, found.value), min(1.0, found.low), min(1.0, found.high))
+            for name, found in speeds.items() if not is_wide(found.low, found.high)}
     found = (mode.get("timing") or {}).get("ratios", {})
     return {name: Speed(found[name]["value"], found[name]["low"], found[name]["high"])
-            for name in BASELINES if name in found}
+            for name in BASELINES if name in found and holds(name, found[name], entries)}
+
+
+def holds(name: str, found: Mapping[str, Any], entries: Mapping[str, Any]) -> bool:
+    """Whether a ratio of a record is a number to go by; records of earlier versions do not tell all of it."""
+    baseline, own = entries.get(name, {}), entries.get(CANDIDATE, {})
+    rows = [entry.get("back_to_back_seconds") for entry in (baseline, own)]
+    told = Ratio(name, CANDIDATE, found["value"], found["low"], found["high"], found.get("pairs", FEWEST_PAIRS))
+    return judged(told, rows[0] / rows[1] if all(rows) else None,
+                  bool(baseline.get("busy") or own.get("busy")))[0] != UNKNOWN
 
 
 def baselines_of(scores: Sequence[ProblemScore]) -> list[str]:

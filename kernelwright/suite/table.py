@@ -29,9 +29,9 @@ SHORT = {EAGER: "eager", GRAPHED: "eager's graph", COMPILED: "compile", REDUCE_O
          MAX_AUTOTUNE: "max-autotune"}
 DEFINITIONS = (
     "fast_p: share of all problems that are verified and more than p times as fast as the baseline (KernelBench's "
-    "measure). mean: geometric mean of the speed-ups of the verified problems that have the baseline. slower: beyond "
-    "the noise. floor: median share of the time that the device allows. constant: the output does not depend on the "
-    "inputs; eliminated: algebra removed the operators that cost most.")
+    "measure). mean: geometric mean of the speed-ups of the verified problems that have a measurable one. slower: "
+    "beyond the noise. floor: median share of the time that the device allows. constant: the output does not depend "
+    "on the inputs; eliminated: algebra removed the operators that cost most.")
 
 
 def render_table(records: Iterable[Mapping[str, Any]]) -> RenderableType:
@@ -68,6 +68,9 @@ def sentences(records: Sequence[Mapping[str, Any]], scores: Sequence[ProblemScor
     slower = [s.name for s in scores if s.verified and EAGER in s.speeds and s.speeds[EAGER].is_slower]
     found = [f"Slower than eager beyond the noise: {', '.join(slower) or 'none'}."]
     latest = {record["problem"]: record for record in records}
+    noisy = [s.name for s in scores if s.verified and latest[s.name].get("device_was_quiet") is False]
+    if noisy:
+        found.append(f"Measured beside other programs, on a device that was not quiet: {', '.join(noisy)}.")
     return found + [f"{s.name}: {s.state}{reason(latest[s.name])}" for s in scores if not s.verified]
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import geometric_mean
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
 from kernelwright.timing.graphed import graph_of
 from kernelwright.timing.rounds import Times, measure, ratio
+from kernelwright.timing.speedup import FASTER, FEWEST_PAIRS, UNKNOWN, WALL_NOISE, SpeedUp, speed_up
 from kernelwright.timing.statistics import Ratio
 from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.plain import plain
@@ -37,7 +39,7 @@ _LEAST_COMPILE_SECONDS = 0.05
 #: compiled). Where the device takes the time, and not the host, max-autotune is faster without graphs, which copy the
 #: inputs: it is timed without, and reduce-overhead has them.
 _COMPILERS: dict[str, dict[str, dict[str, str] | None]] = {
-    "none": {}, "compile": {GRAPHED: None, COMPILED: {}},
+    "none": {}, "graph": {GRAPHED: None}, "compile": {GRAPHED: None, COMPILED: {}},
     "all": {GRAPHED: None, COMPILED: {}, REDUCE_OVERHEAD: {"mode": "reduce-overhead"},
             MAX_AUTOTUNE: {"mode": "max-autotune-no-cudagraphs"}}}
 #: What only a GPU has: graphs, without which reduce-overhead is torch.compile as it is.
@@ -55,11 +57,16 @@ GRAPH, DIRECT = "graph", "direct"
 #: A graph keeps memory, and stays where it gains this much.
 _GRAPH_GAIN = 1.02
 
-_WALL_NOISE = 1.05
 # Medians that differ by less are equal to whoever has to choose.
 _TIE = 0.02
 #: An expired compilation that was not ended is told so again.
 _AGAIN_SECONDS = 1.0
+#: The compiler's own modules, which raise errors themselves, and those in which it waits: what interrupts it is raised
+#: where one of these is at work. Elsewhere C++ may have called Python, and ends the process where it expects no error.
+_INTERRUPTIBLE = ("torch._dynamo.", "torch._inductor.", "torch.fx.passes.", "torch.fx.interpreter", "triton.compiler.",
+                  "concurrent.futures.", "threading", "subprocess", "selectors")
+#: How often an expired compilation is looked at, and how long at most until it is interrupted wherever it is.
+_LOOK_SECONDS, _GRACE_SECONDS = 0.01, 5.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,8 @@ class Timing:
     entries faster than the floor: their time, or the floor, cannot be right. ``compile_seconds`` is the first
     call under torch.compile (all compiled baselines together). ``launches`` has the times of a candidate that was
     launched in both ways, as `GRAPH` and `DIRECT`; ``launch`` is that of the candidate's entry, "" where it has one
-    only. ``graph_bytes`` is what the candidate's graph keeps of the device's memory.
+    only. ``graph_bytes`` is what the candidate's graph keeps of the device's memory. ``given_up`` has the times of
+    kernels that are not in the file, and ``given_up_ratio`` how they compare with eager: no entry stands for them.
     """
 
     entries: dict[str, Times]
@@ -87,10 +95,28 @@ class Timing:
     launch: str = ""
     launches: dict[str, Times] = field(default_factory=dict)
     graph_bytes: int | None = None
+    given_up: Times | None = None
+    given_up_ratio: Ratio | None = None
+
+    def speed_up(self, baseline: str = EAGER) -> SpeedUp | None:
+        """How many times faster the candidate is than a baseline, or why that cannot be said; None where one of them
+        was not timed."""
+        if baseline not in self.ratios or CANDIDATE not in self.entries:
+            return None
+        return speed_up(self.entries, baseline, CANDIDATE)
+
+    def of_original(self) -> Timing:
+        """The timing of a file that is the original: kernels that were timed and given up are no entry of it."""
+        if CANDIDATE not in self.entries:
+            return self
+        return replace(self, entries={n: t for n, t in self.entries.items() if n != CANDIDATE}, ratios={},
+                       share_of_floor={n: s for n, s in self.share_of_floor.items() if n != CANDIDATE},
+                       below_floor=tuple(n for n in self.below_floor if n != CANDIDATE), launch="", launches={},
+                       graph_bytes=None, given_up=self.entries[CANDIDATE], given_up_ratio=self.ratios.get(EAGER))
 
     def sentence(self) -> str:
         """Say the result in words."""
-        parts = [found.sentence() for found in self.ratios.values()]
+        parts = [_told(found) for name in self.ratios if (found := self.speed_up(name)) is not None]
         parts += [f"{name}: no time ({why})." for name, why in self.failures.items()]
         parts += [f"{name} is below the floor of {self.floor_seconds:.3g} s." for name in self.below_floor]
         return " ".join(parts)
@@ -98,11 +124,12 @@ class Timing:
     def compiled_wins(self, *, replaced: bool) -> str:
         """Say that torch.compile is the best there is, if its time is below that of the emitted file.
 
-        replaced: whether the file has kernels; without them its time is eager's.
+        replaced: whether the file has a program; without one its time is eager's.
         """
         ours = self.entries[CANDIDATE if replaced else EAGER]
         wins = [(found.value, name) for name in _COMPILERS["all"] if name in self.entries
-                if (found := ratio(ours, self.entries[name])).low > 1.0 + _TIE]
+                if (found := speed_up({EAGER: ours, name: self.entries[name]}, EAGER, name)).verdict == FASTER
+                and found.low > 1.0 + _TIE]
         if not wins:
             return ""
         value, name = max(wins)
@@ -113,7 +140,8 @@ class Timing:
         """Return plain data, with the sentence."""
         entries, launches = ({name: times.to_json() for name, times in some.items()}
                              for some in (self.entries, self.launches))
-        return {**plain(self), "entries": entries, "launches": launches, "sentence": self.sentence()}
+        return {**plain(self), "entries": entries, "launches": launches, "sentence": self.sentence(),
+                "given_up": self.given_up.to_json() if self.given_up is not None else None}
 
 
 @dataclass(frozen=True)
@@ -144,6 +172,12 @@ def launches_matter(timing: Timing) -> bool:
     """Whether what the host does for a call of eager takes longer than the device's work."""
     eager = timing.entries[EAGER]
     return eager.waited_seconds is not None and eager.waited_seconds > _LAUNCHES_MATTER * eager.median
+
+
+def graph_promises(timing: Timing) -> bool:
+    """Whether a model's calls are likely to be faster in one launch: as a graph of eager is, where one was timed."""
+    graph = timing.entries.get(GRAPHED)
+    return graph_pays(graph, timing.entries[EAGER]) if graph is not None else launches_matter(timing)
 
 
 def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
@@ -222,12 +256,14 @@ def _limit(seconds: float) -> Iterator[None]:
 
     end, over = clock() + seconds, False
 
-    def expired(signum: int, frame: object) -> None:
+    def expired(signum: int, frame: FrameType | None) -> None:
         if over:  # an alarm that was under way when the block ended must not strike whoever comes next
             return
         left = end - clock()
         if left > 0.0:  # a suite stopped this process meanwhile
             signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+        elif left > -_GRACE_SECONDS and not _is_interruptible(frame):
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS)
         else:
             # Python drops what is raised where a destructor or a callback of the collector happens to run.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
@@ -247,6 +283,11 @@ def _limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
         if earlier:  # somebody else's alarm goes on
             signal.setitimer(signal.ITIMER_REAL, max(1e-3, earlier - (time.monotonic() - began)), interval)
+
+
+def _is_interruptible(frame: FrameType | None) -> bool:
+    """Whether the function that a signal interrupted is one of `_INTERRUPTIBLE`."""
+    return frame is not None and f"{frame.f_globals.get('__name__')}".startswith(_INTERRUPTIBLE)
 
 
 def time_model(
@@ -367,19 +408,33 @@ def summarize(
 
 def is_slower(timing: Timing) -> bool:
     """Whether the candidate takes longer than eager: on the device, or, beyond the noise of a single batch, by the
-    wall clock, where what the host does for a call decides."""
-    if timing.ratios[EAGER].value < 1.0:
+    wall clock, where what the host does for a call decides. Times that do not hold say nothing, unless it is slower
+    within all of their interval."""
+    found = speed_up(timing.entries, EAGER, CANDIDATE)
+    if found.verdict == UNKNOWN and not found.disagree:
+        return not is_busy(timing) and found.high < 1.0 and timing.ratios[EAGER].pairs >= FEWEST_PAIRS
+    if found.value < 1.0:
         return True
-    walls = wall_seconds(timing)
-    return walls is not None and walls[1] > _WALL_NOISE * walls[0]
+    walls = wall_seconds(timing.entries[EAGER], timing.entries[CANDIDATE])
+    return walls is not None and walls[1] > WALL_NOISE * walls[0]
 
 
-def wall_seconds(timing: Timing) -> tuple[float, float, str] | None:
+def is_busy(timing: Timing) -> bool:
+    """Whether other programs took the processors from eager or the candidate in most rounds."""
+    return any(timing.entries[name].busy for name in (EAGER, CANDIDATE) if name in timing.entries)
+
+
+def _told(found: SpeedUp) -> str:
+    if found.verdict == UNKNOWN:
+        return f"The speed-up over {found.baseline} is {UNKNOWN}: {found.why}."
+    return Ratio(found.baseline, CANDIDATE, found.value, found.low, found.high, 0).sentence()
+
+
+def wall_seconds(eager: Times, candidate: Times) -> tuple[float, float, str] | None:
     """Wall seconds of eager's calls and the candidate's, and which calls, in words: those in a row, else those that are
     waited for; None where there was no time for either."""
-    eager, candidate = timing.entries[EAGER], timing.entries[CANDIDATE]
     if eager.back_to_back_seconds is not None and candidate.back_to_back_seconds is not None:
-        return eager.back_to_back_seconds, candidate.back_to_back_seconds, "of calls in a row each"
+        return eager.back_to_back_seconds, candidate.back_to_back_seconds, "each of the calls in a row"
     if eager.waited_seconds is not None and candidate.waited_seconds is not None:
         return eager.waited_seconds, candidate.waited_seconds, "a call that is waited for"
     return None

@@ -3,7 +3,8 @@
 On CUDA every call stands between two events on the current stream. Before it the second-level cache is
 overwritten and a short delay is put on the stream, so that the host is ahead when the call's first kernel may
 start: what is measured is the device's time. Work that a call leaves on other streams is looked for in a call of its
-own. On the CPU the clock is `time.perf_counter` and the cache flush writes twice the last-level cache.
+own. On the CPU the clock is `time.perf_counter` and the cache flush writes twice the last-level cache; it also notes
+how long threads waited for processors during a call. A device's own time has no such waits in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 import torch
 
 from kernelwright.roofline.devices import last_level_cache_bytes
+from kernelwright.timing import processor
 
 #: The longest device-side delay, and the assumed clock of the counter behind it.
 LONGEST_DELAY_SECONDS = 0.02
@@ -27,15 +29,19 @@ class CpuClock:
 
     def __init__(self, flush_cache: bool = True) -> None:
         self.buffer = torch.zeros(flush_bytes() // 4, dtype=torch.float32) if flush_cache else None
+        self.waited = 0.0
 
     def once(self, function: Callable[[], object], delay: float = 0.0) -> float:
-        """Seconds of one call on flushed caches; ``delay`` has no meaning here."""
+        """Seconds of one call on flushed caches; ``delay`` has no meaning here. ``waited`` is then the longest that
+        one thread waited for a processor meanwhile."""
         if self.buffer is not None:
             self.buffer.add_(1.0)
             self.buffer.sum()
+        before = processor.waits()
         started = time.perf_counter()
         kept = function()
         seconds = time.perf_counter() - started
+        self.waited = processor.longest_wait(before, processor.waits())
         del kept
         return seconds
 
@@ -49,6 +55,9 @@ class CpuClock:
 
 class CudaClock:
     """Events on the current stream of ``device``."""
+
+    #: Of the device's own time.
+    waited = 0.0
 
     def __init__(self, device: torch.device, flush_cache: bool = True) -> None:
         self.device = device

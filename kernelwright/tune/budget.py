@@ -70,7 +70,7 @@ class Budget:
 def budget_of(effort: str, seconds: float | None = None, *, baselines: str = "compile", spent: float = 0.0) -> Budget:
     """The budget of a run that began ``spent`` seconds ago. seconds: what was asked for; None leaves it to the effort.
     baselines: the setting of that name, which says whether models are compiled by others, too."""
-    compiled = baselines != "none"
+    compiled = baselines in ("compile", "all")
     whole = SECONDS[effort][compiled] if seconds is None else seconds
     kept = _KEPT[effort] * whole if compiled else 0.0
     if baselines == "all" and seconds is None:

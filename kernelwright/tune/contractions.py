@@ -32,7 +32,7 @@ from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import KernelConfig, KernelStep, Measurement, Plan
+from kernelwright.plan.records import KernelConfig, KernelStep, LibraryCall, Measurement, Plan
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.tune.budget import Budget
@@ -162,7 +162,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
            device: torch.device, row: Device, budget: Budget, *, strict: bool, say: Callable[[str], None],
            build_all: Build = build_libraries, seconds: float = inf, there: Mapping[str, float] | None = None,
            order_saves: Callable[[], Mapping[Node, float]] = dict, plans: Plans | None = None
-           ) -> tuple[dict[Node, KernelConfig], dict[Node, str]]:
+           ) -> tuple[dict[Node, KernelConfig], dict[Node, LibraryCall]]:
     """The contractions that become kernels, and how; those that do not, and why.
 
     kept: nodes that stay torch calls anyway. own: the model's tensors and example inputs, by their leaves. strict:
@@ -182,7 +182,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     saves = order_saves() if any(measured[key] is not None and case.node.op == "convolution"
                                  for key, case in zip(tries.keys, tries.bare, strict=True)) else {}
     found: dict[Variant, Measured | None] = {}
-    left = {s.covers[0]: UNTRIED for s in tries.untried if not lowerable(s.covers[0])}
+    left = {s.covers[0]: LibraryCall(UNTRIED) for s in tries.untried if not lowerable(s.covers[0])}
     for key, case, some in zip(tries.keys, tries.bare, tries.alike, strict=True):
         if key in missing and key not in now:
             config, reason = None, LATE
@@ -199,7 +199,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
                 if alone < took.get(node, inf):
                     chosen[node], took[node] = config, alone
             elif not lowerable(node):  # a small einsum may still be rows of dot products
-                left[node] = reason
+                left[node] = LibraryCall(reason)
     for node, pair in tries.pairs.items():
         one, two = (found.get(variant(s)) for s in pair.steps)
         config = decide_recompute(pair, one, two, _WIN)

@@ -24,6 +24,7 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.timing import processor
 from kernelwright.timing.clock import DELAY_CLOCK_HERTZ, LONGEST_DELAY_SECONDS
 
 #: Runs of both programs that are timed, at least and at most; one before them warms up. Of runs that take longer than
@@ -84,7 +85,8 @@ class _Clock:
 
 def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],
                      device: torch.device, budget_seconds: float) -> list[dict[str, float]]:
-    """The least seconds of each region, as "kernels" and as "torch" calls.
+    """The least seconds of each region, as "kernels" and as "torch" calls, in runs that had the processors. Where a
+    program has no such run, no region has seconds.
 
     tensors: the graph's leaves by name; nobody writes to them. regions: steps of the plan, each with the library of a
     region like it. Memory that does not do is raised, as what a launcher says that fails (RuntimeError).
@@ -94,18 +96,23 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
     programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device), "torch": _of_graph(plan, regions, leaves)}
     least: list[dict[str, float]] = [{} for _ in regions]
     ends, delays = time.perf_counter() + budget_seconds, dict.fromkeys(programs, 0.0)
+    counted = set[str]()
     with torch.no_grad():
         for turn in range(-1, MOST_RUNS):
             begun = time.perf_counter()
             for name in programs if turn % 2 else reversed(programs):
+                before = processor.waits() if device.type == "cpu" else {}
                 found, delays[name] = _run(programs[name], leaves, device, delays[name])
-                for region, took in found.items() if turn >= 0 else ():
+                waited = processor.longest_wait(before, processor.waits() if before else {})
+                counts = turn >= 0 and not processor.is_disturbed(delays[name], waited)
+                counted |= {name} if counts else set()
+                for region, took in found.items() if counts else ():
                     least[region][name] = min(took, least[region].get(name, took))
             now = time.perf_counter()
             enough = turn + 1 >= LEAST_RUNS or (turn >= 0 and now - begun > budget_seconds)
             if enough and 2 * now - begun > ends:
                 break
-    return least
+    return least if len(counted) == len(programs) else [{} for _ in regions]
 
 
 def _run(entries: Sequence[Entry], leaves: Memory, device: torch.device, delay: float
@@ -205,7 +212,9 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
             _call(step.node)(leaves)
     readers: dict[Node, int] = {}
     biased: dict[tuple[Any, ...], int] = {}  # convolutions of which a region has the bias alone
+    beside: dict[Node, int] = {}  # what a region makes of operators that it replaces, and leaves to PyTorch
     for step, number in region_of.items():
+        beside.update(dict.fromkeys(step.beside, number))
         for node in step.inputs:
             readers.setdefault(node, number)
         biased.update({_likeness(n): number for n in step.covers if n.op == "convolution"})
@@ -218,7 +227,8 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
             else:
                 runs.append((_launched(step, *regions[number], tensors, device), number, step.inputs))
         elif step.node not in leaves:
-            runs.append((_call(step.node), biased.get(_likeness(step.node)), step.node.inputs))
+            number = beside.get(step.node, biased.get(_likeness(step.node)))
+            runs.append((_call(step.node), number, step.node.inputs))
             if step.node in readers and step.node.dtype != "tuple":
                 runs.append((_contiguous(step.node), readers[step.node], ()))
     last = _last([reads for *_, reads in runs], results)

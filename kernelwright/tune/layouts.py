@@ -77,7 +77,10 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
                     # The library may round to TF32 in one order and not in the other: that is no gain.
                     if known[LAST] < known[FIRST] and not is_as_accurate():
                         known[LAST] = inf
-                    remember(_KIND, key, known)
+                    if any(t.busy for t in times.values()):
+                        known = None  # such times are no reason
+                    else:
+                        remember(_KIND, key, known)
                 if known:
                     found[form] = known
     except Exception as error:
@@ -276,8 +279,9 @@ def faster(times: Mapping[str, Times]) -> float | None:
     """How many times faster the channels-last program is, or None where the other one stays.
 
     It must win by a margin on the device, and must not lose where calls follow each other, the host's work included.
+    Times of a busy machine are no reason.
     """
-    if not times:
+    if not times or any(t.busy for t in times.values()):
         return None
     first, last = times[FIRST], times[LAST]
     usual, own = first.back_to_back_seconds, last.back_to_back_seconds

@@ -22,7 +22,7 @@ from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.cost import node_seconds
@@ -35,6 +35,8 @@ SLOWER = "measured on this device: PyTorch is as fast"
 # A region must take less than this share of PyTorch's time; one operator by itself must win clearly.
 _WIN = 0.97
 _WIN_ALONE = 0.9
+# Of the steps of a loop kernels of their own may be faster than PyTorch, too: one for all of them must win by more.
+_WIN_LOOP = 0.8
 # A region that wins by so much is believed to pay even in a program that as a whole does not.
 _WIN_CLEARLY = 0.75
 # Seconds of timing one region, and how many are built at a time.
@@ -43,7 +45,8 @@ _KIND = "regions"
 
 
 def regions(plan: Plan) -> list[list[KernelStep]]:
-    """Loop kernels that share a replaced operator, as groups; those with operators that only rules made are left."""
+    """Kernels but contractions that share a replaced operator, as groups; those with operators that only rules made are
+    left."""
     groups: list[tuple[set[Node], list[KernelStep]]] = []
     for step in plan.kernels:
         covers, steps = set(step.covers), [step]
@@ -53,17 +56,19 @@ def regions(plan: Plan) -> list[list[KernelStep]]:
             steps = group[1] + steps
         groups.append((covers, steps))
     return [steps for covers, steps in groups
-            if all(isinstance(s.kernel, (LoopKernel, Scan, Extremum)) and not s.copies for s in steps)
-            and all(n.kind != "special" and n.op not in ("contract", "cast") for n in covers)]
+            if all(isinstance(s.kernel, (LoopKernel, Scan, Extremum, Recurrence)) and not s.copies for s in steps)
+            and (any(s.rolls for s in steps)
+                 or all(n.kind != "special" and n.op not in ("contract", "cast") for n in covers))]
 
 
 @dataclass(frozen=True, slots=True)
 class Untried:
     """What there was no time to measure: how many things of a kind, and the seconds that they promise together for a
-    forward, by the roofline."""
+    forward, by the roofline. busy: how many were run, but on a busy machine, whose times say nothing."""
 
     count: int
     seconds: float
+    busy: int = 0
 
 
 def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, torch.Tensor]], device: torch.device,
@@ -86,7 +91,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
     times = {form: known for form, key in keys.items() if (known := recall(_KIND, key)) is not None}
     missing = {form: len(found) * _promise(found[0], row) for form, found in alike.items() if form not in times}
     waiting = sorted(missing, key=lambda form: -missing[form])
-    longest = 0.0
+    longest, disturbed = 0.0, dict[Hashable, bool]()
     while waiting and (left := ends - clock()) > longest:
         begun, now = clock(), waiting[:_TOGETHER]
         parts = dict(zip(now, _built([alike[form][0] for form in now], target), strict=True))
@@ -99,6 +104,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
                         found = seconds_in_place(plan, tensors(number), [(steps, parts[form]) for form, steps in here],
                                                  device, each)
                         times |= _means([form for form, _ in here], found)
+                        disturbed |= {form: not seconds for (form, _), seconds in zip(here, found, strict=True)}
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -108,7 +114,8 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
                 remember(_KIND, keys[form], times[form])
         waiting = waiting[_TOGETHER:]
         longest = max(longest, clock() - begun)
-    return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting))
+    busy = sum(len(alike[form]) for form, found in disturbed.items() if found and form not in times)
+    return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting), busy)
 
 
 def _means(forms: Sequence[Hashable], found: Sequence[Mapping[str, float]]) -> dict[Hashable, dict[str, float]]:
@@ -162,12 +169,16 @@ def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *,
     lost: dict[Node, str] = {}
     for steps in regions(plan):
         found = times.get(_form(steps, plan))
-        share = _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
+        loop = next((s for s in steps if s.rolls), None)
+        share = _WIN_LOOP if loop else _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
         share = _WIN_CLEARLY if clearly else share
         if found is not None and found["kernels"] > share * found["torch"]:
-            lost |= {n: slower_by(found["kernels"] / found["torch"]) for s in steps for n in s.covers}
+            reason = slower_by(found["kernels"] / found["torch"])
         elif found is None and clearly:
-            lost |= {n: SLOWER for s in steps for n in s.covers}
+            reason = SLOWER
+        else:
+            continue
+        lost |= {n: r for s in (*steps, *([loop] if loop else [])) for n, r in s.left(reason).items()}
     return lost
 
 

@@ -39,7 +39,8 @@ class Certificate:
     (`Distribution.costs_digits`); ``gradients`` holds those that were compared.
     ``separate`` says in words what of eager's results is farther from float64's than rounding explains: then the two
     are not one computation, and nothing can be certified; empty where nothing is. ``recorded`` is the certificate with
-    gradients recorded, where both were asked for (`certify_both`): both passed, or ``why`` says why not.
+    gradients recorded, where both were asked for (`certify_both`): both passed, or ``why`` says why not. ``given_up``:
+    it is of kernels that are not in the file, whose result is eager's.
     """
 
     passed: bool
@@ -60,10 +61,16 @@ class Certificate:
     recording: bool = False
     separate: str = ""
     recorded: Certificate | None = None
+    given_up: bool = False
 
     def without_recorded(self) -> Certificate:
         """What it says of calls that record no gradients, of a candidate that passed in these."""
         return replace(self, recorded=None, passed=True, why=(), separate="")
+
+    @property
+    def is_of_original(self) -> bool:
+        """Whether nothing was replaced in what passed."""
+        return self.passed and all(trial.reference == UNCHANGED for trial in self.trials)
 
     @property
     def is_other_computation(self) -> bool:
@@ -75,13 +82,13 @@ class Certificate:
         """Say the verdict in words."""
         scope = " (float64 on two batch entries, eager for the others)" if self.sampled else ""
         skipped = f"; {len(self.skipped)} trials did not run" if self.skipped else ""
-        if self.passed and all(trial.reference == UNCHANGED for trial in self.trials):
+        if self.given_up or self.is_of_original:
             return "The original computation, unchanged: its result is eager's."
         if self.passed:
             both = f" {self.recorded.sentence()}" if self.recorded is not None else ""
             return (
-                f"Passed {self._trials()} against float64{scope}: error {self.candidate_error:.2g} of the output's "
-                f"size, eager's {self.eager_error:.2g}{self._about_gradients()}{skipped}.{both}"
+                f"Passed {self._trials()} against float64{scope}: relative error {self.candidate_error:.2g} (PyTorch's "
+                f"own: {self.eager_error:.2g}){self._about_gradients()}{skipped}.{both}"
             )
         return "Failed: " + " ".join(self.why[:3])
 
@@ -98,7 +105,7 @@ class Certificate:
         if not compared:
             return ""
         own, eager = max(o.relative for o in compared), max(o.eager_relative for o in compared)
-        return f"; of gradients {own:.2g}, eager's {eager:.2g}"
+        return f"; of gradients {own:.2g} (PyTorch's own: {eager:.2g})"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the sentence."""

@@ -3,31 +3,36 @@
 A problem's own inputs hide faults: numbers in [0, 1) make ReLU an identity, and long averages of them make
 losses constant. Each distribution here is a function of (tensor, generator) that returns a new tensor of
 the same shape, dtype, device and strides. Only floating tensors are changed; integers (class labels, token
-numbers, offsets) and booleans keep their values, so that they stay valid.
+numbers, offsets) and booleans keep their values, so that they stay valid. Those of
+:mod:`kernelwright.verify.along.placed` are drawn along an axis, for models that do something along it; tensors for
+which none is given keep their values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernelwright.problem.inputs import changed
-from kernelwright.verify.flatten import clone, map_tensors, tensors_of
+from kernelwright.verify.along.placed import loud_end, loud_start, loud_tile, near_one, quiet
+from kernelwright.verify.flatten import clone, map_paths, tensors_of
 
 AS_GIVEN = "as given"
 
 Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+Placing = Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Distribution:
     """A named way to make inputs. ``plants`` says that NaN or Inf are put in, ``extreme`` that values lie where
     products of a few of them leave the range of their type, ``costs_digits`` that errors on them say nothing of errors
-    on ordinary ones; ``meaning`` is for people."""
+    on ordinary ones; ``meaning`` is for people. ``place``: of those that depend on where a value stands, what takes the
+    axis, too."""
 
     name: str
     meaning: str
@@ -35,15 +40,17 @@ class Distribution:
     plants: bool = False
     extreme: bool = False
     costs_digits: bool = False
+    place: Placing | None = None
 
-    def apply(self, inputs: Any, seed: int) -> Any:
+    def apply(self, inputs: Any, seed: int, along: Mapping[str, int] | None = None) -> Any:
         """Return nested ``inputs`` with this distribution in every floating tensor; others are cloned.
 
-        Deterministic for a seed, device and torch version; PyTorch's global random state is not touched.
+        ``along``: where values depend on where they stand, the axes of the tensors that have it, by their paths (root
+        "input"). Deterministic for a seed, device and torch version; PyTorch's global random state is not touched.
         """
         generators: dict[torch.device, torch.Generator] = {}
 
-        def change(tensor: torch.Tensor) -> torch.Tensor:
+        def change(path: str, tensor: torch.Tensor) -> torch.Tensor:
             plain = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_quantized
             if not plain or not tensor.dtype.is_floating_point or not tensor.numel():
                 return clone(tensor)
@@ -52,11 +59,14 @@ class Distribution:
 
             def drawn(part: torch.Tensor) -> torch.Tensor:
                 wide = part if part.element_size() > 1 else part.float()  # nothing is drawn in 8 bits
+                axis = (along or {}).get(path)
+                if self.place is not None and axis is not None:
+                    return self.place(wide, axis, generators[tensor.device])
                 return self.transform(wide, generators[tensor.device])
 
             return changed(tensor, drawn)
 
-        return map_tensors(inputs, change)
+        return map_paths(inputs, change, "input")
 
 
 def squares_leave_range(inputs: Any) -> bool:
@@ -224,6 +234,11 @@ DISTRIBUTIONS: dict[str, Distribution] = {
         Distribution("wide", "both signs, from 1 to 2**30 by exponent", wide, costs_digits=True),
         Distribution("signed zeros", "zeros of both signs, one in eight normal", signed_zeros),
         Distribution("zeros", "all zeros", zeros),
+        Distribution("loud start", "small but for the first few", as_given, place=loud_start),
+        Distribution("quiet", "small, as where it is small beside the first few", as_given, place=quiet),
+        Distribution("loud end", "tiny but for the last quarter", as_given, place=loud_end),
+        Distribution("loud tile", "largest within one tile of 32 to 128 neighbours", as_given, place=loud_tile),
+        Distribution("near one", "within a small part of 1", as_given, place=near_one),
         Distribution("with NaN", "NaN planted in one entry", with_nan, plants=True),
         Distribution("with Inf", "+Inf and -Inf planted in one entry", with_infinity, plants=True),
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernelwright.problem.memory import is_out_of_memory
-from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
 from kernelwright.verify.records import Comparison, Skipped, Trial
 from kernelwright.verify.reference import FLOAT64, RANGE
-from kernelwright.verify.state import State, redraw
+from kernelwright.verify.state import State
 from kernelwright.verify.trial import Bench
 
 
@@ -60,11 +60,9 @@ class GradientChecks:
 
     def _check(self, trial: Trial) -> None:
         bench, seed = self.bench, trial.plan.seed
-        inputs = DISTRIBUTIONS[trial.plan.distribution].apply(
-            list((self.plan.gradient_inputs or bench.make_inputs)(seed)), seed)
+        inputs = inputs_of(trial.plan, self.plan.gradient_inputs or bench.make_inputs)
         bench.original.apply(bench.eager)
-        if trial.plan.redrawn_parameters:
-            redraw(bench.eager, seed)
+        set_parameters(bench.eager, trial.plan)
         lost = trial.reference == RANGE and trial.against_eager is None
         truth = None if self.plan.gradient_inputs is not None else bench.kept.truths.get(trial.plan)
         known = (truth[0][0], truth[1].outputs) if truth and truth[1].words == trial.reference else None

@@ -65,8 +65,8 @@ class OutputError:
             return f"{self.path}: equal in every checked respect."
         noise = " Eager itself has no correct digits here." if self.is_noise else ""
         return (
-            f"{self.path}: error {self.relative:.2g} of the output's size (eager {self.eager_relative:.2g}), "
-            f"largest {self.worst_absolute:.2g} (eager {self.eager_worst_absolute:.2g}).{noise}"
+            f"{self.path}: relative error {self.relative:.2g} (PyTorch's own: {self.eager_relative:.2g}), "
+            f"largest {self.worst_absolute:.2g} (PyTorch's own: {self.eager_worst_absolute:.2g}).{noise}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -95,18 +95,57 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """How elements ``start`` to ``stop`` of a parameter, in the order of memory, change so that a state is kept: times
+    ``scale``, plus ``shift``, and then ``identity`` times the identity is added to the whole. Of an input, whose name
+    is its path, all elements change."""
+
+    name: str
+    start: int
+    stop: int
+    shift: float = 0.0
+    scale: float = 1.0
+    identity: float = 0.0
+
+
+@dataclass(frozen=True)
 class TrialPlan:
-    """Which inputs and parameters a trial uses; ``distribution`` names an entry of `DISTRIBUTIONS`."""
+    """Which inputs and parameters a trial uses; ``distribution`` names an entry of `DISTRIBUTIONS`.
+
+    ``along``: of a distribution whose values depend on where they stand, the inputs (paths as of `flatten` with the
+    root "input") or, where none decides, the parameters that have it, and along which axis. ``opened``: what changes in
+    parameters so that a recurrence keeps its state.
+    """
 
     seed: int
     distribution: str = AS_GIVEN
     redrawn_parameters: bool = False
+    along: tuple[tuple[str, int], ...] = ()
+    opened: tuple[Opened, ...] = ()
+
+    @property
+    def changes_parameters(self) -> bool:
+        """Whether parameters are others than those of construction."""
+        names = (*(path for path, _ in self.along), *(change.name for change in self.opened))
+        return self.redrawn_parameters or not all(map(is_input, names))
 
     def words(self) -> str:
         """Describe the trial."""
-        return f"seed {self.seed}, {self.distribution}" + (
-            ", other parameters" if self.redrawn_parameters else ""
-        )
+        return f"seed {self.seed}, {self._values()}" + (", other parameters" if self.redrawn_parameters else "")
+
+    @property
+    def kind(self) -> str:
+        """The trial without its seed, in words."""
+        return self._values() + (" with other parameters" if self.redrawn_parameters else "")
+
+    def _values(self) -> str:
+        where = " and ".join(f"axis {axis} of {path}" for path, axis in self.along[:3])
+        return self.distribution + (f" along {where}" if where else "") + (" and open gates" if self.opened else "")
+
+
+def is_input(path: str) -> bool:
+    """Whether a path of `TrialPlan.along` is that of an input, not of a parameter."""
+    return path.startswith("input[")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ class Tolerance:
     an infinity stand for one another, as the order of a sum decides between them, and tells +Inf from -Inf;
     "position" only asks that non-finite values stand at the same places. ``zeros``: "sign" tells 0.0 from -0.0 where
     eager and the reference agree on it, "sums" only where the result itself is zero, and no number too small for its
-    type, whose sign the order of a sum may decide, "any" only counts them (`OutputError.zero_signs`).
+    type, whose sign the order of a sum may decide, "any" only counts them (`OutputError.zero_signs`). ``of_size``: the
+    share of the whole output's size that any single element may be off, as sums that cancel are in fewer digits.
     """
 
     atol: float | None = None
@@ -36,18 +37,19 @@ class Tolerance:
     noise_units: float = 1.0
     nonfinite: str = "exact"
     zeros: str = "any"
+    of_size: float = 0.0
 
     def for_dtype(self, dtype: torch.dtype) -> Limits:
         """Return the numbers for outputs of ``dtype``."""
         usual = DEFAULT_TOLERANCE.get(dtype, 1e-5)
         atol, rtol, scaled = (usual if v is None else v for v in (self.atol, self.rtol, self.scaled))
         return Limits(atol, rtol, scaled, self.multiple, self.noise_units, self.nonfinite,
-                      self.zeros)
+                      self.zeros, self.of_size)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a `Tolerance` for one dtype; ``nonfinite`` and ``zeros`` as there."""
+    """The numbers of a `Tolerance` for one dtype; ``nonfinite``, ``zeros`` and ``of_size`` as there."""
 
     atol: float
     rtol: float
@@ -56,3 +58,4 @@ class Limits:
     noise_units: float
     nonfinite: str = "exact"
     zeros: str = "any"
+    of_size: float = 0.0

@@ -17,6 +17,7 @@ from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen
 from kernelwright.verify.compare import compare, compare_changed, compare_with_eager
 from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.form import differences, forms
 from kernelwright.verify.kept import ByModel, Kept
@@ -38,7 +39,7 @@ from kernelwright.verify.records import CandidateLacksMemory, Comparison, Expect
 from kernelwright.verify.reference import FLOAT64, SAME_COMPUTATION, STRICT, UNCHANGED, reference_of
 from kernelwright.verify.sampling import batched_inputs, sampled_entries, take
 from kernelwright.verify.sensitivity import STANDS_IN, WIDENED, Moved, drawn, may_be_rounding, move, while_memory_lasts
-from kernelwright.verify.state import State, apart, redraw
+from kernelwright.verify.state import State, apart
 from kernelwright.verify.ties import chosen_otherwise, has_wrong_signs, with_signs_of
 from kernelwright.verify.tolerance import Tolerance
 
@@ -85,7 +86,7 @@ class Bench:
         """Run one trial with ``repeats`` further candidate calls that must give the same bits."""
         started = clock()
         self._into_state_of(plan)
-        unfit = State.of(self.eager, owned=False).apply(self.candidate) if plan.redrawn_parameters else ()
+        unfit = State.of(self.eager, owned=False).apply(self.candidate) if plan.changes_parameters else ()
         if unfit:
             return Refused("changed parameters cannot be copied by name: " + "; ".join(unfit[:3]))
         State.of(self.eager, owned=False).apply(self.candidate)
@@ -135,8 +136,7 @@ class Bench:
     def _into_state_of(self, plan: TrialPlan) -> None:
         """Put the model into the state in which a trial calls it."""
         self.original.apply(self.eager)
-        if plan.redrawn_parameters:
-            redraw(self.eager, plan.seed)
+        set_parameters(self.eager, plan)
 
     def _both_raise(self, plan: TrialPlan, model: ByModel, gates: bool, started: float) -> Trial | Refused:
         """A trial on inputs on which the model raises: so must the candidate, an exception of the same class."""
@@ -253,7 +253,7 @@ class Bench:
         """The model's call of a trial, in the state that it is in; or the kept one."""
         if plan in self.kept.trials:
             return self.kept.trials[plan]
-        inputs = DISTRIBUTIONS[plan.distribution].apply(list(self.make_inputs(plan.seed)), plan.seed)
+        inputs = inputs_of(plan, self.make_inputs)
         before = State.of(self.eager, parameters=False)
         arguments = clone_tensors(inputs)
         random_before = seed_all(plan.seed)

@@ -321,3 +321,60 @@ def test_measured_choice(tmp_path: Path) -> None:
     assert set(timing.launches) == {"graph", "direct"}
     assert timing.launch in timing.launches and timing.entries["candidate"] == timing.launches[timing.launch]
     assert ('"graph": True' in result.source) == any(m.timing.launch == "graph" for m in result.modes)
+
+
+RECURRENT = '''
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.last = nn.LSTM(128, 256, 6, batch_first=True), nn.Linear(256, 10)
+
+    def forward(self, x, h, c):
+        states, (h, c) = self.cells(x, (h, c))
+        return self.last(states[:, -1]), h
+
+
+def get_inputs():
+    return [torch.randn(10, 512, 128), torch.randn(6, 10, 256), torch.randn(6, 10, 256)]
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+def test_calls_of_pytorch_alone_in_one_launch(tmp_path: Path) -> None:
+    """The library's recurrent layer, of hundreds of launches, which no kernel of ours replaces."""
+    (tmp_path / "recurrent.py").write_text(RECURRENT)
+    result = kernelwright.optimize(tmp_path / "recurrent.py", effort="quick", baselines="none",
+                                   output=tmp_path / "made.py")
+    first = result.modes[0]
+    assert first.launched == "graph" and not first.kernels and first.certificate.passed, result.notes
+    assert "load_inline" not in result.source
+    problem, emitted = imported(tmp_path / "recurrent.py"), imported(tmp_path / "made.py")
+    eager, own = problem.Model().cuda(), emitted.ModelNew().cuda()
+    own.load_state_dict(eager.state_dict())
+    kept = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        given = [value.cuda() for value in problem.get_inputs()]
+        with torch.no_grad():
+            if seed == 3:  # in place: the graph reads it where it lies
+                for model in (eager, own):
+                    model.last.bias += 1.0
+            kept.append((eager(*given), own(*given)))
+    for expected, found in kept:
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(other, one)
+    assert any(b.graph is not None for b in emitted._kernelwright_bindings[own].values()), "nothing was recorded"
+    gradients = []
+    for model in (eager, own):
+        given = [value.clone().requires_grad_() for value in given]
+        sum(result.sum() for result in model(*given)).backward()
+        gradients.append([value.grad for value in given])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, one)

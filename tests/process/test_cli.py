@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
+from places import ROOT
 
 import kernelwright
 from kernelwright import cli
@@ -232,7 +237,7 @@ def test_interrupt(cache, tmp_path):
                                # Tests that run in the background inherit a SIGINT that is ignored.
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert process.stderr is not None
-    assert "load" in process.stderr.readline()  # the first line of progress: it is at work
+    assert " starts" in process.stderr.readline() and "load" in process.stderr.readline()  # it is at work
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=240)
@@ -310,3 +315,56 @@ def test_a_command_waits_for_no_process_that_it_has_started(command, tmp_path):
                     + "\nthreading.Thread(target=subprocess.run, args=(['sleep', '1000'],)).start()\n")
     done = command("explain", path)
     assert done.returncode == 0 and "linear" in done.stdout, done.stderr
+
+
+COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "fuzz")
+
+
+def test_help_is_short_to_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """``-h`` everywhere; what is only for those who work on the package is not listed, and has help all the same."""
+    assert cli.run(["-h"]) == 0
+    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.split("Commands:")[1], re.MULTILINE)
+    assert listed == [name for name in COMMANDS if name != "fuzz"]
+    for name in COMMANDS:
+        assert cli.run([name, "-h"]) == 0
+        assert "  kernelwright " + name in capsys.readouterr().out.split("Examples:")[1]
+
+
+def test_examples_of_help_are_command_lines() -> None:
+    group = typer.main.get_command(cli.app)
+    for name in COMMANDS:
+        command = group.commands[name]
+        for line in command.epilog.splitlines()[2:]:
+            program, verb, *arguments = shlex.split(line.split(" > ")[0])
+            assert (program, verb) == ("kernelwright", name)
+            with command.make_context(name, arguments) as context:
+                assert context.params["path" if name not in ("bench", "doctor", "fuzz") else "json"] is not None
+
+
+_FIRST = """
+import sys
+
+class First:
+    seen = None
+    def __init__(self, stream):
+        self.stream = stream
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+    def write(self, text):
+        if First.seen is None:
+            First.seen = text, sorted({"torch", "rich"}.intersection(sys.modules))
+        return self.stream.write(text)
+
+sys.stderr = First(sys.stderr)
+from kernelwright.cli import run
+run(["explain", "missing.py"])
+print(First.seen)
+"""
+
+
+def test_the_first_line_waits_for_no_import(tmp_path: Path) -> None:
+    """It is there before PyTorch and what draws on terminals, which take seconds."""
+    done = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, timeout=500, check=False,
+                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    text, imported = ast.literal_eval(done.stdout.strip())
+    assert "kernelwright" in text and "starts" in text and imported == []

@@ -37,7 +37,7 @@ from kernelwright.progress import Progress
 
 #: Operators that rules and lowering make, that PyTorch composes of others, and plain attributes.
 MADE_LATER = {"attribute", "channel_energy", "class_entry", "class_weight", "contiguous", "contract", "copy",
-              "region_sum", "reordered", "softsign", "windows"}
+              "recurrence", "region_sum", "reordered", "softsign", "windows"}
 
 
 #: Their models are not captured where another view shares the memory.

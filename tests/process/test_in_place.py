@@ -14,6 +14,7 @@ import kernelwright
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.plan.planner import make_plan
+from kernelwright.plan.records import Unrolled
 from kernelwright.report.text import render_text
 from kernelwright.tune import in_place, regions
 
@@ -209,3 +210,46 @@ def test_a_region_without_a_call_of_pytorchs_is_no_loser():
     both, alone = {"kernels": 2.0, "torch": 1.0}, {"kernels": 2.0}
     assert regions._means(["a", "b", "a"], [both, alone, {"kernels": 4.0, "torch": 3.0}]) == {
         "a": {"kernels": 3.0, "torch": 2.0}}
+
+
+class Steps(nn.Module):
+    """A loop whose steps are one recurrence, and what reads its states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, found = (x.new_zeros(4, 8), x.new_zeros(4, 8)), []
+        for step in x:
+            states = self.cell(step, states)
+            found.append(states[0])
+        return self.head(torch.stack(found)).sigmoid() * 2 - 1
+
+
+def test_a_loop_is_measured_with_the_products_that_it_leaves_to_pytorch():
+    """Both programs compute what the model does; a loop that does not win by much is planned step by step."""
+    torch.manual_seed(0)
+    model, x = Steps().eval(), torch.randn(5, 4, 6)
+    graph = capture(model, (x,))
+    plan = make_plan(graph, graph)
+    loop = next(steps for steps in regions.regions(plan) if any(s.rolls for s in steps))
+    step = next(s for s in loop if s.rolls)
+    assert [n.op for n in step.beside] == ["linear"] and len(step.covers) == 6  # with what puts states side by side
+    found = [(loop, regions._built([loop], "cpp")[0])]
+    tensors = values_of(model, graph, (x,))
+    leaves = in_place._leaves(plan, tensors, CPU)
+    for entries, result in ((in_place._of_plan(plan, tensors, found, leaves, CPU), plan.results[0]),
+                            (in_place._of_graph(plan, found, leaves), plan.graph.outputs[0])):
+        memory = dict(leaves)
+        with torch.no_grad():
+            for entry in entries:
+                entry.run(memory)
+            torch.testing.assert_close(memory[result], model(x), atol=1e-5, rtol=1e-5)
+        assert sum(entry.region == 0 for entry in entries) >= 2
+    form = regions._form(loop, plan)
+    assert not regions.losing_regions(plan, {form: {"kernels": 0.7, "torch": 1.0}})
+    lost = regions.losing_regions(plan, {form: {"kernels": 0.9, "torch": 1.0}})
+    assert set(lost) == set(step.covers) and all(isinstance(reason, Unrolled) for reason in lost.values())
+    again = make_plan(graph, graph, lost)
+    assert not any(s.rolls for s in again.kernels) and again.unrolled == set(lost)

@@ -394,8 +394,10 @@ def test_what_lost_stays_lost_unless_it_transposes() -> None:
 
 def times(first: float, last: float, host_first: float | None = None, host_last: float | None = None, count: int = 9
           ) -> dict:
-    return {layouts.FIRST: SimpleNamespace(median=first, back_to_back_seconds=host_first, repetitions=count),
-            layouts.LAST: SimpleNamespace(median=last, back_to_back_seconds=host_last, repetitions=count)}
+    return {layouts.FIRST: SimpleNamespace(median=first, back_to_back_seconds=host_first, repetitions=count,
+                                            busy=False),
+            layouts.LAST: SimpleNamespace(median=last, back_to_back_seconds=host_last, repetitions=count,
+                                           busy=False)}
 
 
 @pytest.mark.parametrize(("measured", "expected"), [

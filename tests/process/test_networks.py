@@ -108,8 +108,9 @@ def test_the_times_of_a_bench(tmp_path: Path) -> None:
     first = {"eager": {"median": 4e-3, "waited_seconds": 8e-3}, "torch.compile": {"median": 1e-3},
              "CUDA graph of eager": {"median": 3e-3, "waited_seconds": 4e-3},
              "candidate": {"median": 2e-3, "waited_seconds": 4e-3}}
-    second = {"eager": {"median": 1e-3, "waited_seconds": None}}
-    modes = [{"operators": 9, "replaced": n, "timing": {"entries": entries, "launch": launch}}
+    second = {"eager": {"median": 1e-3, "waited_seconds": None}, "candidate": {"median": 2e-3}}  # which was given up
+    modes = [{"operators": 9, "replaced": n, "kernels": n * ["k"], "launched": launch,
+              "timing": {"entries": entries, "launch": "direct"}}
              for n, entries, launch in ((5, first, "graph"), (0, second, ""))]
     records = [{"problem": f"own/{name}", "seconds": 9.0, "stopped_seconds": 2.0, "result": {"modes": [mode]}}
                for name, mode in zip(("one", "two"), modes, strict=True)]

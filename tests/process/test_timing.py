@@ -19,7 +19,7 @@ from torch import nn
 
 from kernelwright.timing import Times, compiled_baseline, measure, ratio, summarize, time_model
 from kernelwright.timing import baselines as baselines_module
-from kernelwright.timing.baselines import CompiledBaseline, compilers_of
+from kernelwright.timing.baselines import CompiledBaseline, compilers_of, graph_promises
 from kernelwright.timing.clock import CpuClock, flush_bytes
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
@@ -223,7 +223,8 @@ def test_compilations_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(compilers_of("compile", "cuda")) == ["CUDA graph of eager", "torch.compile"]
     assert list(compilers_of("compile", "cuda", launches=True))[2:] == ["torch.compile reduce-overhead"]
     assert list(compilers_of("compile", "cpu", launches=True)) == ["torch.compile"]
-    assert not compilers_of("none", "cuda", launches=True)
+    assert not compilers_of("none", "cuda", launches=True) and not compilers_of("graph", "cpu")
+    assert compilers_of("graph", "cuda", launches=True) == {"CUDA graph of eager": None}
 
 
 def test_a_graph_that_is_no_graph_is_a_reason() -> None:
@@ -320,10 +321,37 @@ def test_compilation_is_interrupted_and_the_alarm_restored(monkeypatch: pytest.M
         return call
 
     monkeypatch.setattr(torch, "compile", stuck)
+    monkeypatch.setattr(baselines_module, "_GRACE_SECONDS", 0.0)
     handler = signal.getsignal(signal.SIGALRM)
     found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.2)
     assert found.call is None and "longer than 0.2 s" in found.reason
     assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_a_compilation_is_interrupted_where_the_compiler_itself_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What C++ calls may be called where it expects no error, and the process would end."""
+    of_compiler: dict[str, Any] = {"__name__": "torch._dynamo.symbolic_convert", "time": time}
+    exec("def step(seconds):\n    end = time.monotonic() + seconds\n    while time.monotonic() < end: time.sleep(0.01)",
+         of_compiler)
+    done: list[str] = []
+
+    def called_by_others() -> None:
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        done.append("others")
+
+    def stuck(model, **_: object):
+        def call(*_: object):
+            called_by_others()
+            of_compiler["step"](60.0)
+            done.append("compiler")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", stuck)
+    found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.1)
+    assert found.call is None and "longer than 0.1 s" in found.reason and done == ["others"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -343,8 +371,23 @@ def test_a_compilation_whose_interruption_was_lost_is_interrupted_again(monkeypa
         return call
 
     monkeypatch.setattr(torch, "compile", stuck)
+    monkeypatch.setattr(baselines_module, "_GRACE_SECONDS", 0.0)
     found = compiled_baseline(Slow(), [torch.ones(2)], limit_seconds=0.1)
     assert found.call is None and "longer than 0.1 s" in found.reason
+
+
+def test_one_launch_of_all_calls_promises_what_a_graph_of_eager_shows() -> None:
+    """Where the device waits for the host between kernels, its own time has that in it and says nothing."""
+    def timed(device: float, waited: float) -> Times:
+        five = (device,) * 5
+        return Times("any", five, five, device, device, device, device, five[:2], 5, 1, device, None, 0, 0.0, waited)
+
+    eager = timed(4e-3, 4.1e-3)
+    assert not graph_promises(summarize({"eager": eager}, device="cpu"))
+    assert graph_promises(summarize({"eager": timed(1e-3, 4e-3)}, device="cpu"))
+    assert graph_promises(summarize({"eager": eager, "CUDA graph of eager": timed(1e-3, 1.1e-3)}, device="cpu"))
+    assert not graph_promises(summarize({"eager": timed(4e-3, 8e-3), "CUDA graph of eager": timed(5e-3, 8e-3)},
+                                        device="cpu"))
 
 
 def test_a_budget_that_is_spent_compiles_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,21 @@ def test_results_of_earlier_calls():
     assert find_patterns(replace(sine, repeated=poisoned))[0].kind == "unwritten"
 
 
+def test_what_held_poison_in_both_calls_is_unwritten_too():
+    """An output that nothing writes lay partly in poisoned memory in the first call already: all of it is unwritten."""
+    sine = evidence_of(torch.sin, lambda _, r: r, 8, 21)
+    first, again = torch.full((8, 21), -7e13), torch.full((8, 21), 2.8e26)
+    first[:, :7] = 2.8e26
+
+    def share(candidate, repeated):
+        found = find_patterns(replace(sine, candidate=candidate, repeated=repeated))
+        return next(f for f in found if "when called again" in f.sentence).evidence["share"]
+
+    assert share(first, again) == 1.0
+    written = torch.arange(21) >= 11
+    assert share(*(torch.where(written, sine.eager, t) for t in (first, again))) == 11 / 21
+
+
 def test_a_running_statistic_that_moves_otherwise():
     old, batch, momentum = torch.ones(6), torch.rand(6) + 0.5, 0.1
     wanted = old + momentum * (batch - old)

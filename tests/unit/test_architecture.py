@@ -32,8 +32,8 @@ COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", 
           "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "culprits", "fallback", "modes", "launching", "programs", "truths", "verified", "tuned",
-         "selection", "emulated", "pipeline", "judge", "suite", "fuzz", "__init__",
+         "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths", "verified",
+         "tuned", "selection", "emulated", "pipeline", "dynamo", "judge", "propose", "suite", "fuzz", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "inside", "sandbox", "settings", "efforts", "worker", "clock",

@@ -316,6 +316,14 @@ def test_get_inputs_raises(write: Write) -> None:
     assert caught.value.where.startswith(f"{file}:12\n")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a device that exists is no fault")
+@pytest.mark.parametrize("made", ["torch.rand(3).cuda()", "torch.rand(3, device='cuda')"])
+def test_inputs_on_a_device_that_is_not_there_need_none(made: str, write: Write) -> None:
+    with pytest.raises(errors.GetInputsRaised) as caught:
+        load_problem(write(MODEL + f"def get_inputs():\n    return [{made}]\n"), device="cpu").make_inputs(0)
+    assert ".cuda()" in caught.value.fix and "moved to the device" in caught.value.fix
+
+
 @pytest.mark.parametrize(("value", "words"), [
     ("None", "they are None"), ("[torch.rand(3), object()]", "item 1 is an object of type object"),
     ("{'x': {1}}", "keyword x is an object of type set"),

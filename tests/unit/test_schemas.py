@@ -45,7 +45,7 @@ def test_documents_of_the_judge():
     assert_fits(all_kinds().to_json(), "judge")
 
 
-@pytest.mark.parametrize("name", ["optimize", "judge", "fuzz"])
+@pytest.mark.parametrize("name", ["optimize", "judge", "propose", "fuzz"])
 def test_errors_are_documents(name, tmp_path):
     for error in (errors.FileMissing(path="a.py", folder="b"),
                   errors.InternalError.wrap(ValueError(EVIL), ["kernelwright"], tmp_path)):

@@ -30,6 +30,9 @@ PACKAGE = ROOT / "kernelwright"
 ALLOWED = {
     "settings.py": "what auto is without a device, said once for those that never import PyTorch",
     "roofline/devices.py": "the kinds of devices, of which rows of figures say what is asked of them",
+    "dynamo/served.py": "the type of the device that a graph's tensors are on",
+    "propose/analysis.py": "the language that a model is asked for, by the type of PyTorch's device",
+    "propose/prompt.py": "the word for C++ at the head of a block of text",
     "judge/clock/figures.py": "clocks of PyTorch's devices, by their type",
     "judge/clock/inner.py": "clocks of PyTorch's devices, by their type",
     "judge/clock/outer.py": "clocks of PyTorch's devices, by their type",

@@ -16,11 +16,10 @@ import torch
 from kernelwright.judge.check.probes import judged_trials
 from kernelwright.problem import Problem
 from kernelwright.verify.compare import compare
-from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import clone_tensors, flatten, map_tensors, tensors_of
 from kernelwright.verify.memory import poisoned_empty
 from kernelwright.verify.observe import identical, seed_all
-from kernelwright.verify.state import redraw
 from kernelwright.verify.tolerance import Tolerance
 
 SEEDS = (11, 29)
@@ -69,12 +68,11 @@ def _observed(problem: Problem, module: types.ModuleType, plan: Any) -> Iterator
     """What calls of a new model show, in order: forms and effects as plain data, values as dictionaries."""
     candidate = problem.make_model(plan.seed, kind=module.ModelNew)
     candidate.train(problem.make_model(plan.seed).training)
-    if plan.redrawn_parameters:
-        redraw(candidate, plan.seed)
+    set_parameters(candidate, plan)
     last: list[Any] = []
     kept: Any = None
     for call in range(3):
-        own = DISTRIBUTIONS[plan.distribution].apply(problem.make_inputs(plan.seed + 7 * call), plan.seed + 7 * call)
+        own = inputs_of(plan, problem.make_inputs, plan.seed + 7 * call)
         arguments = clone_tensors(list(own))
         if call == 1:  # other contents at the same addresses
             for old, new in zip(tensors_of(last), tensors_of(arguments), strict=True):

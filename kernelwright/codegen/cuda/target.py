@@ -10,13 +10,14 @@ from kernelwright.codegen.cuda.fft_energy import generate as fft_energy
 from kernelwright.codegen.cuda.gemm import generate as gemm
 from kernelwright.codegen.cuda.loops import generate as loops
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS, scalar_snippets
+from kernelwright.codegen.cuda.recurrence import generate as recurrence
 from kernelwright.codegen.cuda.region_sum import generate as region_sum
 from kernelwright.codegen.cuda.scan import argreduce
 from kernelwright.codegen.cuda.scan import generate as scan
 from kernelwright.codegen.cuda.support.snippets import snippets
 from kernelwright.codegen.target import Target
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Extremum, LoopKernel, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
 
 
 def _support(names: Collection[str]) -> str:
@@ -28,6 +29,7 @@ def _support(names: Collection[str]) -> str:
 CUDA = Target(
     name="cuda", language="CUDA", device=DEVICE_KIND, types=C_TYPES,
     skeletons={LoopKernel: loops.generate, RegionSum: region_sum.generate, Extremum: argreduce.generate,
-               Scan: scan.generate, SpectralEnergy: fft_energy.generate, Contraction: gemm.generate},
+               Scan: scan.generate, SpectralEnergy: fft_energy.generate, Contraction: gemm.generate,
+               Recurrence: recurrence.generate},
     support=_support, flags=("-O3", "-std=c++17", "-lineinfo"), suffix="cu", built_by="cuda extension",
     stream="cudaStream_t", asserts_late=True, rounds_products=True, emulated=True)

@@ -51,7 +51,7 @@ def evaluate(
             if node not in memo:
                 exact = not rounding and isinstance(node, Apply) and node.function.startswith(("round_", "to_float"))
                 memo[node] = memo[node.arguments[0]].to(dtype) if exact else \
-                    _node(node, sizes, flat, reduced, memo, dtype)
+                    node_value(node, sizes, flat, reduced, memo, dtype)
         return memo[expression]
 
     for reduction in kernel.reductions:
@@ -93,9 +93,10 @@ def _stores(kernel: LoopKernel) -> Iterator[tuple]:
     yield from ((store, kernel.outer + kernel.row) for store in kernel.row_stores)
 
 
-def _node(node: Expression, sizes: tuple[int, ...], inputs: Sequence[torch.Tensor],
-          reduced: Sequence[Sequence[torch.Tensor]], memo: Mapping[Expression, torch.Tensor], dtype: torch.dtype
-          ) -> torch.Tensor:
+def node_value(node: Expression, sizes: tuple[int, ...], inputs: Sequence[torch.Tensor],
+               reduced: Sequence[Sequence[torch.Tensor]], memo: Mapping[Expression, torch.Tensor], dtype: torch.dtype
+               ) -> torch.Tensor:
+    """An expression over a domain, of whose arguments ``memo`` has the values; broadcastable to ``sizes``."""
     match node:
         case Constant(value=number):
             return torch.full((1,) * len(sizes), number, dtype=torch.int64 if isinstance(number, int) else dtype)

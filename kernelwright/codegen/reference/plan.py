@@ -16,13 +16,14 @@ from kernelwright.capture.forms import flat
 from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.codegen.reference import scans as scans_reference
 from kernelwright.codegen.reference.contraction import evaluate_contraction
+from kernelwright.codegen.reference.recurrence import evaluate as evaluate_recurrence
 from kernelwright.containers import restored
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import OUTSIDE, literal_tensor
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Extremum, LoopKernel, Scan
+from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.problem.arguments import received
 from kernelwright.problem.outside import read_outside
@@ -168,7 +169,8 @@ def _kernel_call(step: KernelStep, inputs: list[torch.Tensor]) -> list[torch.Ten
         return loops_reference.evaluate(step.kernel, inputs, [n.size for n in step.outputs], rounding=False)
     if isinstance(step.kernel, Contraction):
         return evaluate_contraction(step.kernel, inputs, rounding=False)
+    if isinstance(step.kernel, Recurrence):
+        return evaluate_recurrence(step.kernel, inputs, [n.size for n in step.outputs])
     # A special kernel reads the memory below a reshape of its operand.
-    node = step.outputs[0]
-    operands = [t.reshape(i.shape) for t, i in zip(inputs, node.inputs, strict=True)]
-    return [exact_reference(node, operands)]
+    operands = [t.reshape(i.shape) for t, i in zip(inputs, step.outputs[0].inputs, strict=True)]
+    return [exact_reference(node, operands) for node in step.outputs]

@@ -7,6 +7,7 @@ from kernelwright.ir.ops import (
     moves,
     norms,
     pointwise,
+    recurrence,
     reductions,
     scans,
     special,
@@ -14,5 +15,5 @@ from kernelwright.ir.ops import (
     windows,
 )
 
-__all__ = ["leaves", "linear", "losses", "moves", "norms", "pointwise", "reductions", "scans", "special", "views",
-           "windows"]
+__all__ = ["leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence", "reductions", "scans", "special",
+           "views", "windows"]

@@ -45,9 +45,10 @@ def _operations_region_sum(node: Applied) -> int:
     return node.inputs[0].size
 
 
-def _not_torch(inputs: list[str], node: Applied) -> str:
+def not_torch(inputs: list[str], node: Applied) -> str:
+    """The text of a call that there is not. Raises ValueError."""
     raise ValueError(f"{node.op} has no torch call: it needs its kernel")
 
 
-declare("region_sum", "special", region_sum, _not_torch, operations=_operations_region_sum, linear_in=(0,))
-declare("channel_energy", "special", channel_energy, _not_torch, operations=spectral.operations)
+declare("region_sum", "special", region_sum, not_torch, operations=_operations_region_sum, linear_in=(0,))
+declare("channel_energy", "special", channel_energy, not_torch, operations=spectral.operations)

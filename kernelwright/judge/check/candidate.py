@@ -13,6 +13,7 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
+from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.precision import FLOAT32, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
@@ -37,13 +38,16 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.state import in_mode_of
 from kernelwright.verify.certificate import Certificate, Plan, certify
 from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.drawn import inputs_of, set_parameters
+from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.kept import Kept
-from kernelwright.verify.observe import first_line
+from kernelwright.verify.observe import call, first_line
+from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
 #: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
-ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign")
+ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign", of_size=0.1)
 #: Share of free memory in which the model's results may wait for the next candidate.
 KEPT_SHARE = 1 / 16
 
@@ -208,9 +212,14 @@ class Checker:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
             verdict = classify(certificate, findings)
             if verdict == "WRONG-PRECISION" and self.settings.precision == "any":
-                loose = replace(self._plan(), tolerance=ANY_PRECISION, stop_at_failure=True)
+                loose = replace(self._plan(), tolerance=ANY_PRECISION)
                 again = seconds.during("check", lambda: self._certified(remote, loose))
-                if again.passed:
+                beyond = [t.plan for t in again.trials if t.gates and not t.passed] if _loses_range(again) else []
+                if again.passed or (beyond and all(map(self._leaves_half, beyond))):
+                    kinds = ", ".join(dict.fromkeys(plan.kind for plan in beyond))
+                    made = "; ".join(filter(None, (made, f"its numbers of 16 bits leave their range on inputs {kinds}"
+                                                   if beyond else "")))
+                    again = replace(again, passed=True, why=())
                     result = replace(result, certificate=again, precision=precision_class(again))
                     return self._right(result, remote, seconds, made)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
@@ -233,6 +242,14 @@ class Checker:
                 "precision", f"It computes in {result.precision}, and the policy is strict: float32.",
                 fix="Compute in float32, or choose --precision match."))
         return self._right(result, remote, seconds, made)
+
+    def _leaves_half(self, plan: TrialPlan) -> bool:
+        """Whether numbers of a trial's inputs or of the model's results are beyond the range of float16."""
+        model, inputs = self._make_model(), inputs_of(plan, self.problem.make_inputs)
+        set_parameters(model, plan)
+        called = call(model, inputs)
+        return any(bool((t.detach().abs() > torch.finfo(torch.float16).max).any())
+                   for t in tensors_of([inputs, called.outputs]) if t.dtype.is_floating_point)
 
     def _never_ran(self, worker: Worker, findings: Sequence[Finding]) -> Finding | None:
         """Whether nothing was written because launches failed, which only a profile shows where the error is hidden."""
@@ -257,8 +274,8 @@ class Checker:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, made, *limits_of(result.certificate),
-                                                   *(v.limit for v in checked)))))
+        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, self.profile.forgets, made,
+                                                   *limits_of(result.certificate), *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""
@@ -282,7 +299,10 @@ class Checker:
             if says_little(evidence):
                 evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
                                            make_float64=make_float64, budget_seconds=self.budget.diagnose)
-            found = merge([*find_patterns(evidence), *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
+            forgets = find_forgotten(self._make_model, remote, self.problem.make_inputs, [
+                t.plan for t in certificate.trials if t.gates and not t.passed])
+            found = merge([*filter(None, (forgets,)), *find_patterns(evidence),
+                           *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
             return [*([not_repeatable(failing)] if again_right else found), *also]
         except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
@@ -309,6 +329,14 @@ def _no_float64(model: torch.nn.Module) -> torch.nn.Module:
 def _joined(limits: tuple[str, ...]) -> str:
     words = "; ".join(limits)
     return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def _loses_range(certificate: Certificate) -> bool:
+    """Whether all that is wrong is NaN or Inf in place of numbers, on other inputs than the problem's own."""
+    failed = [t for t in certificate.trials if t.gates and not t.passed]
+    found = [c for t in failed for c in (t.comparison, t.against_eager, t.state) if c is not None and not c.passed]
+    return bool(failed) and not any(t.problems or t.plan.distribution == AS_GIVEN for t in failed) and not any(
+        c.structure or set(o.kinds) - {"nonfinite"} for c in found for o in c.outputs)
 
 
 def _ran(certificate: Certificate) -> bool:

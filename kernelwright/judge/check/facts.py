@@ -15,6 +15,7 @@ from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.device_lock import clock
 from kernelwright.errors import describe
+from kernelwright.ir.graph import Graph
 from kernelwright.problem import Problem, probe_forward
 from kernelwright.problem.inputs import map_tensors
 from kernelwright.problem.state import in_mode_of
@@ -173,21 +174,31 @@ def _tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = saved
 
 
-def find_roof(problem: Problem, model: nn.Module, outputs: Any, seed: int, idle: Collection[int | str]) -> Roof:
-    """The roofline of the captured and rewritten model. ``idle``: positions of inputs and names of parameters that no
-    version needs to read, which counts where the model cannot be captured."""
-    device = current_device(problem.device)
-    inputs = problem.make_inputs(seed)
+def captured(problem: Problem, model: nn.Module, seed: int) -> Graph | Exception:
+    """The model's graph, or why there is none."""
     try:
-        graph = capture(model, inputs, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                        fresh=lambda: in_mode_of(problem.make_model(seed), model),
-                        check_state=lambda: probe_forward(problem, seed).state_attributes)
+        return capture(model, problem.make_inputs(seed), name=problem.class_name,
+                       file=str(problem.path) if problem.path else None,
+                       fresh=lambda: in_mode_of(problem.make_model(seed), model),
+                       check_state=lambda: probe_forward(problem, seed).state_attributes)
+    except Exception as reason:
+        return reason
+
+
+def find_roof(problem: Problem, model: nn.Module, graph: Graph | Exception, outputs: Any, seed: int,
+              idle: Collection[int | str]) -> Roof:
+    """The roofline of the captured and rewritten model. ``graph``: what `captured` gave. ``idle``: positions of inputs
+    and names of parameters that no version needs to read, which counts where the model cannot be captured."""
+    device = current_device(problem.device)
+    try:
+        if isinstance(graph, Exception):
+            raise graph
         rewritten = rewrite(graph, device).graph
         roots = rewritten.roots()
         seconds, words = floor(roots, device)
         moved, operations = least_bytes(roots), graph_work(roots).operations
     except Exception as reason:  # no graph, for whatever reason, leaves a bound from below
-        given = [t for i, v in enumerate(inputs) if i not in idle for t in tensors_of([v])]
+        given = [t for i, v in enumerate(problem.make_inputs(seed)) if i not in idle for t in tensors_of([v])]
         tables = {f"{path}.weight".lstrip(".") for path, module in model.named_modules()
                   if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
         given += [p for name, p in model.named_parameters() if name not in idle and name not in tables]

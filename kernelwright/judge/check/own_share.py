@@ -25,8 +25,8 @@ from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.protocol import Broken
 from kernelwright.problem import Problem
-from kernelwright.verify.distributions import DISTRIBUTIONS
-from kernelwright.verify.state import State, redraw
+from kernelwright.verify.drawn import inputs_of, set_parameters
+from kernelwright.verify.state import State
 
 #: Share of time in own kernels below which `--own-kernels` refuses a candidate; from the ranking's 5 % on it is in the
 #: class of own kernels.
@@ -39,6 +39,9 @@ ATTEMPTS = 3
 CALL_SECONDS = 4e-6
 #: Of a CPU call's time that no operator explains, less than this is not a kernel's: it is what is in between.
 LEAST_UNEXPLAINED = 0.02
+#: Seconds of a CPU's call below which a share of nothing is not known to be that: what calling operators takes is an
+#: estimate, and a short kernel is within its error.
+SHORT_CALL = 1e-4
 #: Seconds after which it is left open whether own kernels are needed.
 LONGEST_ALONE = 30.0
 _GLOBAL = re.compile(r"__global__[\s\w:<>,()&*\"']*?\b(\w+)\s*\((?!\s*\d)")
@@ -64,7 +67,8 @@ class OwnShare:
     ``own`` are its kernels that ran, by name, with (seconds, launches); ``library`` are those of libraries. On a CPU
     kernels have no names, and ``own`` is empty. ``never_ran``: kernels of the text that did not run.
     ``needed``: whether results need the own kernels that ran; None where there are none, or it is not known.
-    ``graph``: whether calls launched CUDA graphs, whatever the text says.
+    ``graph``: whether calls launched CUDA graphs, whatever the text says. ``short``: calls are too short to tell a
+    share of nothing from a small one.
     """
 
     own_share: float
@@ -73,6 +77,7 @@ class OwnShare:
     never_ran: tuple[str, ...] = ()
     needed: bool | None = None
     graph: bool = False
+    short: bool = False
 
     @property
     def is_ghost(self) -> bool:
@@ -89,11 +94,14 @@ class OwnShare:
 
 def measure_own_share(worker: Worker, problem: Problem) -> OwnShare | None:
     """Profile a few calls on the problem's own inputs, and see whether own kernels are needed; None where the profiler
-    sees nothing, or the worker fails. Afterwards the candidate has other parameters."""
+    sees nothing, calls are too short for it to see kernels that are needed, or the worker fails. Afterwards the
+    candidate has other parameters."""
     found = _profiled(worker, problem)
-    if found is None or not found.own_share:
+    if found is None or not (found.own_share or found.short):
         return found
     needed = are_needed(worker, problem)
+    if found.short:
+        return None if needed else replace(found, needed=needed)
     return replace(found, needed=needed, own_share=0.0 if needed is False else found.own_share)
 
 
@@ -112,11 +120,11 @@ def are_needed(worker: Worker, problem: Problem, seed: int = 0) -> bool | None:
         timed_worker.ask("alone", {"learn": True})
         for trial in judged_trials(seed + 2):
             state = start
-            if trial.redrawn_parameters:
+            if trial.changes_parameters:
                 model = problem.make_model(seed)
-                redraw(model, trial.seed)
+                set_parameters(model, trial)
                 state = State.of(model)
-            inputs = DISTRIBUTIONS[trial.distribution].apply(problem.make_inputs(trial.seed), trial.seed)
+            inputs = inputs_of(trial, problem.make_inputs)
             timed_worker.send(0, inputs, state)
             same = timed_worker.ask("alone", {"learn": False, "state": names, "seed": trial.seed}).get("same")
             if same is not True or clock() - started > LONGEST_ALONE:
@@ -236,7 +244,8 @@ def on_processor(text: str, operators: dict[str, tuple[float, int]], wall: float
         return None
     explained = sum(seconds + count * CALL_SECONDS for seconds, count in library.values())
     share = max(0.0, min(1.0, 1 - explained / wall))
-    return OwnShare(share if share >= LEAST_UNEXPLAINED else 0.0, {}, library)
+    told = share >= LEAST_UNEXPLAINED
+    return OwnShare(share if told else 0.0, {}, library, short=not told and wall < CALLS * SHORT_CALL)
 
 
 def _table(reply: dict[str, Any], name: str) -> dict[str, tuple[float, int]]:

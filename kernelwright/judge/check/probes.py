@@ -21,11 +21,12 @@ from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.compare import compare
 from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import flatten, map_tensors, tensors_of
 from kernelwright.verify.floating import NOISE_MARGIN
 from kernelwright.verify.observe import call, seed_all
 from kernelwright.verify.records import Comparison, Refused, TrialPlan
-from kernelwright.verify.state import apart, redraw
+from kernelwright.verify.state import apart
 from kernelwright.verify.tolerance import Tolerance
 from kernelwright.verify.trial import Bench
 
@@ -170,13 +171,12 @@ def _learnt(problem: Problem, bench: Bench, seed: int) -> Any:
 
 def _inputs(problem: Problem, trial: TrialPlan, offset: int = 0) -> list[Any]:
     seed = trial.seed + offset
-    return DISTRIBUTIONS[trial.distribution].apply(list(problem.make_inputs(seed)), seed)
+    return inputs_of(trial, problem.make_inputs, seed)
 
 
 def _set(bench: Bench, trial: TrialPlan) -> None:
     bench.original.apply(bench.eager)
-    if trial.redrawn_parameters:
-        redraw(bench.eager, trial.seed)
+    set_parameters(bench.eager, trial)
 
 
 def _probe(problem: Problem, bench: Bench, plan: Plan, trial: TrialPlan, redrawn: bool, learnt: Any

@@ -12,6 +12,7 @@ from kernelwright.device_lock import clock
 from kernelwright.judge.check.facts import (
     Roof,
     TensorFacts,
+    captured,
     eager_errors_by_tf32,
     find_effects,
     find_roof,
@@ -20,8 +21,10 @@ from kernelwright.judge.check.facts import (
     unused_inputs,
 )
 from kernelwright.judge.check.probes import ENOUGH, PARTIAL, TRIVIAL, Probed, judged_trials, needed_trials, run_probes
+from kernelwright.judge.check.remembered import Remembered, find_remembered
 from kernelwright.problem import Problem, run_forward
 from kernelwright.problem.state import in_mode_of
+from kernelwright.verify.along.trials import along_trials
 from kernelwright.verify.certificate import Plan
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.plain import plain
@@ -53,6 +56,7 @@ class ProblemProfile:
     are the trials that a candidate's check must not leave out. ``trivial`` names the probes (zeros, constant,
     identity, replay) that passed every trial, ``partial`` those that look at parameters only (blind) or at inputs
     only (frozen) and passed every trial. ``complete``: no trial was left out for want of time.
+    ``placed`` are the trials for what the model does along an axis, ``remembered`` what those of states show.
     """
 
     problem: str
@@ -79,6 +83,8 @@ class ProblemProfile:
     trivial: tuple[str, ...]
     partial: tuple[str, ...]
     complete: bool
+    placed: tuple[TrialPlan, ...]
+    remembered: tuple[Remembered, ...]
     words: tuple[str, ...]
     seconds: float
 
@@ -113,6 +119,16 @@ class ProblemProfile:
             return ""
         return f"{_listed(TRIVIAL[n] for n in self.trivial)} would pass as well in {self.rests_on}, too few to say more"
 
+    @property
+    def forgets(self) -> str:
+        """What limits a verdict where on no inputs it shows what stood half of the steps before, though the model hands
+        on a state; else empty."""
+        if not self.remembered or any(r.is_long for r in self.remembered):
+            return ""
+        best = max(self.remembered, key=lambda r: (r.reach, r.influence))
+        return (f"not tried whether it remembers what stood more than {best.reach} of {best.steps} steps before: on no "
+                "inputs and parameters that were tried the model does")
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return plain(self)
@@ -136,27 +152,39 @@ def trials(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     unusual values, then the others in their usual order. The first ``required(profile)`` must run whatever the budget.
     """
     first = _first(profile)
-    return first + tuple(t for t in judged_trials(profile.seed) if t not in first)
+    return first + tuple(t for t in (*profile.placed, *judged_trials(profile.seed)) if t not in first)
 
 
 def required(profile: ProblemProfile) -> int:
     """How many of `trials` no budget may leave out (`Plan.required`): at least two, as the first result of a candidate
     that replays it is right."""
-    return max(2, 1 + sum(t != judged_trials(profile.seed)[0] for t in profile.needed))
+    usual = judged_trials(profile.seed)[0]
+    return max(2, len(dict.fromkeys((usual, *profile.needed, *_of_memory(profile)))))
 
 
 def wanted(profile: ProblemProfile) -> int:
     """How many of `trials` run until three times the budget (`Plan.wanted`): on a machine that others use the budget is
     soon over, and what is wrong must not depend on that."""
-    return max(required(profile), len(_first(profile)))
+    first = _first(profile)
+    return max(required(profile), len(first) + sum(t not in first for t in profile.placed))
 
 
 def _first(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
     usual = judged_trials(profile.seed)
-    front = dict.fromkeys((usual[0], *profile.needed))
+    front = dict.fromkeys((usual[0], *profile.needed, *_of_memory(profile)))
     unusual = sorted((t for t in usual if t.distribution in UNUSUAL_VALUES),
                      key=lambda t: UNUSUAL_VALUES.index(t.distribution))
     return tuple(dict.fromkeys((*front, *unusual)))
+
+
+def _of_memory(profile: ProblemProfile) -> tuple[TrialPlan, ...]:
+    """The trial in which most shows of what stood far before, and its pair."""
+    seen = [r for r in profile.remembered if r.reach]
+    if not seen:
+        return ()
+    best = max(seen, key=lambda r: (r.reach, r.influence)).plan
+    return tuple(t for t in profile.placed if t == best or (
+        t.distribution == "quiet" and (t.seed, t.along, t.opened) == (best.seed, best.along, best.opened)))
 
 
 def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept, started: float) -> ProblemProfile:
@@ -178,6 +206,9 @@ def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept,
     left = _PARAMETERS_SHARE * budget - (clock() - started)
     idle = (parameters_without_effect(problem, bench, plan, effects.outputs, seed, left) if effects.deterministic
             else None)
+    graph = captured(problem, model, seed)
+    placed = () if isinstance(graph, Exception) else along_trials(graph, model, problem.make_inputs(seed), seed)
+    remembered = () if isinstance(graph, Exception) else find_remembered(problem, bench, plan, placed, graph)
     errors = {"as set": probes[0].eager_error} if probes else {}
     errors |= eager_errors_by_tf32(problem, bench, plan, seed)
     refused = {name for p in probes for name in p.refused}
@@ -188,13 +219,14 @@ def _profile(problem: Problem, seed: int, budget: float, plan: Plan, kept: Kept,
         deterministic=effects.deterministic, random=effects.random, random_by_values=effects.random_by_values,
         stateful=effects.stateful, changed_inputs=effects.changed_inputs, unused_inputs=unused,
         parameters=sum(p.numel() for p in model.parameters()), without_effect=idle,
-        roof=find_roof(problem, model, effects.outputs, seed, (*unused, *(idle or ()))),
+        roof=find_roof(problem, model, graph, effects.outputs, seed, (*unused, *(idle or ()))),
         eager_seconds=effects.seconds, eager_error=errors, probes=probes,
         telling=tuple(dict.fromkeys(p.name for p in probes if p.telling)),
         varying=tuple(dict.fromkeys(p.plan.distribution for p in probes
                                     if "blind" in p.refused and not p.redrawn)),
         needed=needed_trials(probes), trivial=tuple(n for n in TRIVIAL if n in passed),
-        partial=tuple(n for n in PARTIAL if n in passed), complete=complete, words=(), seconds=0.0)
+        partial=tuple(n for n in PARTIAL if n in passed), complete=complete, placed=placed,
+        remembered=remembered, words=(), seconds=0.0)
     return replace(profile, words=_words(profile), seconds=clock() - started)
 
 
@@ -226,6 +258,9 @@ def _words(profile: ProblemProfile) -> tuple[str, ...]:
         said.append(f"On the problem's own inputs other values of {names} change nothing.")
     if profile.unused_inputs:
         said.append("Not used: " + _listed(f"input {i}" for i in profile.unused_inputs) + ".")
+    if profile.remembered:
+        best = max(profile.remembered, key=lambda r: (r.reach, r.influence))
+        said.append(f"{best.words}.")
     if profile.random:
         how = ", as many as the inputs' values decide" if profile.random_by_values else ""
         said.append(f"The model draws random numbers{how}.")

@@ -259,7 +259,7 @@ class TimedProblem:
                         "earlier call, and the new inputs are not copied there", {"graph": bool(_GRAPH.search(source))}
         far = max((distance(got[path], value) for path, value in expected.items()), default=0.0)
         if far < INACCURATE:
-            return "WRONG-NUMERIC", f"is inaccurate: its error is {far:.2g} of the output's size", \
+            return "WRONG-NUMERIC", f"is inaccurate: its relative error is {far:.2g}", \
                 {"relative": far}
         return "CHEAT-MODE", "gives another result than the model, though checked calls were right", \
             {"relative": far}

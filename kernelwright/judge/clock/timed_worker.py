@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from kernelwright.judge.clock.outer import Ran
-from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
 from kernelwright.judge.clock.timed_values import marked
 from kernelwright.judge.inside.structure import encode
@@ -24,6 +23,7 @@ from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.protocol import Broken
 from kernelwright.processors import processors
+from kernelwright.timing.processor import scheduled
 from kernelwright.verify.state import State
 
 #: Seconds in which nothing is called while the judge looks whether wrong outputs still change.

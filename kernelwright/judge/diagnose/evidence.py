@@ -14,12 +14,12 @@ from torch import nn
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import available_memory
 from kernelwright.problem.state import in_mode_of
-from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import call, identical, seed_all, without_tf32
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.state import State, call_in_float64, float64_copy, widened
 
 #: Added to a trial's seed for the input that the candidate sees before the trial's own.
 EARLIER = 1009
@@ -90,8 +90,7 @@ def _collect(model: nn.Module, candidate: nn.Module, make_inputs: Callable[[int]
     original = State.of(model)
     known = _known(model, original, make_inputs, [t for t in trials if t != plan])
     original.apply(model)
-    if plan.redrawn_parameters:
-        redraw(model, plan.seed)
+    set_parameters(model, plan)
     before = State.of(model)
     inputs = _drawn(make_inputs, plan, plan.seed)
 
@@ -194,8 +193,7 @@ def _known(model: nn.Module, original: State, make_inputs: Callable[[int], Seque
     known: list[Any] = []
     for plan in plans:
         original.apply(model)
-        if plan.redrawn_parameters:
-            redraw(model, plan.seed)
+        set_parameters(model, plan)
         outputs, _, _ = _called(model, State.of(model), _drawn(make_inputs, plan, plan.seed), plan.seed)
         if outputs is not None:
             known.append(outputs)
@@ -205,7 +203,7 @@ def _known(model: nn.Module, original: State, make_inputs: Callable[[int], Seque
 
 
 def _drawn(make_inputs: Callable[[int], Sequence[Any]], plan: TrialPlan, seed: int) -> tuple[Any, ...]:
-    return tuple(DISTRIBUTIONS[plan.distribution].apply(list(make_inputs(seed)), seed))
+    return tuple(inputs_of(plan, make_inputs, seed))
 
 
 def _called(model: nn.Module, before: State, inputs: Sequence[Any], seed: int

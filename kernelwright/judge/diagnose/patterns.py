@@ -205,12 +205,14 @@ def _repeats(evidence: Evidence) -> Iterator[Finding]:
         memory = ~like_poison(got) | (torch.isnan(got) != torch.isnan(other))  # poison of one kind, then of another
         poison = bool((differs & like_poison(other) & memory).any())
         where = _unwritten_place(evidence, path, other) if poison else ""
+        # What holds poison in both calls was written in neither.
+        told = int((differs | (like_poison(got) & like_poison(other))).sum()) if poison else count
         yield Finding("unwritten" if poison else "nondeterministic",
                       f"{path} has other bits when called again with the same inputs, at {count} of {got.numel()} "
                       f"elements: {a:.9g}, then {b:.9g}" + (f" on poisoned memory{where}." if poison else "."),
                       fix="write every element of the output" if poison else _RACE_FIX,
                       evidence={"weight": _weight_of_repeat(evidence, path, other, differs, poison),
-                                "share": count / max(1, got.numel())})
+                                "share": told / max(1, got.numel())})
         return
 
 

@@ -111,7 +111,7 @@ def shown_by(certificate: Certificate) -> str:
 
 
 def _inputs(trial: Trial) -> str:
-    return trial.plan.distribution + (" with other parameters" if trial.plan.redrawn_parameters else "")
+    return trial.plan.kind
 
 
 def failing_trial(certificate: Certificate) -> Trial | None:

@@ -83,6 +83,11 @@ def _not_python(text: str, lines: list[str], error: BaseException) -> Finding:
                    "builds the kernels and class ModelNew.", **evidence)
     if fences and line >= fences[0]:
         return _fenced(lines, fences)
+    opened = re.match(r"'(.)' was never closed", message)
+    if opened and _goes_on(lines, line):
+        return _at("syntax", f"The bracket {opened.group(1)} that opens on line {line}, column "
+                   f"{error.offset or 1}, is never closed.{missing}", lines, line,
+                   f"Close the bracket before line {_next(lines, line)} begins.", **evidence)
     if _cut_off(message, line, last, error):
         return _at("cut-off", f"The text is cut off on line {last}, in the middle of "
                    f"{_what_is_open(text, last)} ({message}).{missing}", lines, last,
@@ -123,6 +128,21 @@ def _failing_line(lines: list[str]) -> int | None:
     except (ValueError, RecursionError, MemoryError):
         return 1
     return None
+
+
+def _next(lines: list[str], line: int) -> int:
+    """The line behind ``line`` that stands no further to the right, where a statement begins; 0 where there is none."""
+    def indent(words: str) -> int:
+        return len(words) - len(words.lstrip())
+
+    return next((n for n, words in enumerate(lines[line:], line + 1)
+                 if words.strip() and indent(words) <= indent(lines[line - 1])), 0)
+
+
+def _goes_on(lines: list[str], line: int) -> bool:
+    """Whether the text goes on with another statement behind a bracket that opens on ``line``: then it was not cut off
+    inside."""
+    return _next(lines, line) > 0
 
 
 def _cut_off(message: str, line: int, last: int, error: SyntaxError) -> bool:

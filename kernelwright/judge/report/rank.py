@@ -100,7 +100,7 @@ def _widening(pairs: int) -> float:
 def _shown_slower(timing: CandidateTiming, best: CandidateTiming, widening: float) -> bool:
     if min(len(timing.samples), len(best.samples)) < LEAST_ROUNDS:
         return False
-    ratio = _ratio(timing, best)
+    ratio = time_ratio(timing, best)
     if ratio.value < 1 + LEAST_DIFFERENCE or ratio.low <= 1:
         return False
     # The resampled medians of few rounds lie on a few values, so either side may come out too narrow.
@@ -108,7 +108,7 @@ def _shown_slower(timing: CandidateTiming, best: CandidateTiming, widening: floa
     return math.log(ratio.value) > widening * side
 
 
-def _ratio(timing: CandidateTiming, best: CandidateTiming) -> Ratio:
+def time_ratio(timing: CandidateTiming, best: CandidateTiming) -> Ratio:
     """How many times the time of ``best`` the other takes, with its 95 % interval."""
     if timing.samples_count and best.samples_count:
         times, best_times = timing.by_round, best.by_round

@@ -59,6 +59,7 @@ class Worker(Exchange):
         super().__init__(device)
         self._failed: tuple[str, str, str, str] | None = None
         self._paused = self._asked = False
+        self._seconds = 0.0  # that the request under way may take
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
         self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
@@ -142,6 +143,7 @@ class Worker(Exchange):
             raise WorkerFailure(*self._failed)
         self._resume()
         nonce = secrets.token_hex(8)
+        self._seconds = seconds
         deadline = time.monotonic() + seconds
         try:
             if not self._unread and select.select([self._line], [], [], 0)[0]:
@@ -278,8 +280,11 @@ class Worker(Exchange):
         if self._printed.flooded:
             self._flooded(stage)
         if time.monotonic() > deadline:
-            self._fail("BUILD-TIMEOUT" if stage == "build" else "CRASH-TIMEOUT",
-                       f"The candidate did not finish {_doing(stage)} in its time.", stage)
+            building = stage == "build"
+            usual = self._seconds == (self.limits.build_seconds if building else self.limits.run_seconds)
+            option = "; --limit SECONDS sets how long a build and a call may take" if usual else ""
+            self._fail("BUILD-TIMEOUT" if building else "CRASH-TIMEOUT",
+                       f"The candidate did not finish {_doing(stage)} in its {self._seconds:.3g} s{option}.", stage)
         self._look_for_end(stage)
         count, _, size = isolation.usage(self._process.pid)
         if count > self.limits.processes:

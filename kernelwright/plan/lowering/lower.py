@@ -20,7 +20,7 @@ from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.contraction.products import as_product
-from kernelwright.plan.lowering import losses
+from kernelwright.plan.lowering import losses, recurrent
 from kernelwright.plan.lowering.deviations import reads
 
 FLOATS = ("float32", "float64", *NARROW)
@@ -168,6 +168,7 @@ _LOWERINGS = {
     "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
     "group_norm": group_norm, "contract": contract, "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
+    "item": recurrent.layers,
     **losses.LOWERINGS,
 }
 
@@ -177,6 +178,8 @@ def lowerable(node: Node) -> bool:
     if node.op == "pow":
         x, exponent = node.inputs
         return x.dtype == node.dtype in FLOATS and exponent.op == "constant" and exponent["value"] in _POWERS
+    if node.op == "item":
+        return recurrent.has_form(node.inputs[0])
     typed = (i for i in node.inputs if not (node.op in losses.OF_CLASSES and i.dtype == "int64"))
     if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
@@ -221,6 +224,11 @@ def _bias_can_move(node: Node, readers: list[Node], kept: frozenset[Node]) -> bo
         r not in kept and (r.kind in ("pointwise", "reduction", "row") or lowerable(r)) for r in readers)
 
 
+def call_of(node: Node) -> Node:
+    """The call of which a node is one result, where such results are lowered; else the node itself."""
+    return node.inputs[0] if node.op == "item" and lowerable(node) else node
+
+
 def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = False,
           products: frozenset[Node] = frozenset()) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Lower everything below ``roots`` but the nodes in ``kept``, which stay torch calls.
@@ -249,14 +257,14 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
         elif node.op == "std" and node not in kept and reads(node.inputs[0], products):  # which take variances along
             variance = make("var", *built.inputs, origin=node.origin, **dict(node.attributes))
             built = make("sqrt", _primitives(variance, source), origin=node.origin)
-        elif node not in kept:
+        elif call_of(node) not in kept:
             built = _primitives(built, source)
         lowered[node] = built
         stack = [built]
         while stack:
             part = stack.pop()
             if part not in source:
-                source[part] = node
+                source[part] = call_of(node)
                 stack += part.inputs
     return lowered, source
 

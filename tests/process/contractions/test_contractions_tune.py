@@ -35,7 +35,7 @@ from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.describe import tiling_words
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import KernelConfig, Measurement
+from kernelwright.plan.records import KernelConfig, LibraryCall, Measurement
 from kernelwright.roofline.devices import GENERIC_CUDA, H200
 from kernelwright.tune import accuracy, contraction_memory, contraction_rounds
 from kernelwright.tune import contraction_trials as trials
@@ -441,6 +441,7 @@ def test_choice_by_measurement(monkeypatch):
                "measured on this device: no kernel of ours is as accurate as cuBLAS: its error is ")
     assert not picked and all(reason.startswith(reasons) for reason in left.values())
     assert len(left) == 2 and len(lines) == 1  # they are alike
+    assert all(isinstance(reason, LibraryCall) for reason in left.values())
     assert "torch" in lines[0] and "TFLOP/s" in lines[0]
 
     def untouched(texts, target, names):
@@ -480,6 +481,7 @@ def test_the_largest_come_first(monkeypatch):
                             failing)
     assert len(lines) == 2 and "20 by 30x20" in lines[0].replace("4x20", "20")
     assert sorted(n.shape[1] for n, reason in left.items() if reason == tune.UNTRIED) == [5]
+    assert all(isinstance(reason, LibraryCall) for reason in left.values())
 
 
 def test_what_does_not_build_or_run_is_told(monkeypatch):

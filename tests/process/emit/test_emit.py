@@ -603,19 +603,6 @@ def test_threads(norm):
     assert not wrong, wrong
 
 
-def test_compile_and_export(norm):
-    old, new, x, emitted = norm
-    old.eval(), new.eval()
-    with torch.no_grad(), original_runs(emitted, times=0):
-        torch._dynamo.reset()
-        compiled = torch.compile(new, backend="eager", fullgraph=True)
-        assert_like(compiled(x), old(x))
-        program = torch.export.export(new, (x,))
-        assert_like(program.module()(x), old(x))
-    with torch.no_grad(), kernels_run(emitted, 1):
-        assert_like(new(x), old(x))
-
-
 def test_transforms_and_modes(norm):
     from torch._subclasses.fake_tensor import FakeTensorMode
 

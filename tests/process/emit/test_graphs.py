@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,16 @@ from plan_tools import Of
 from torch import nn
 
 import kernelwright
-from kernelwright.launching import Direct, as_measured, graphs_wanted, runs_as_graph, with_graph
-from kernelwright.modes import unknown
+from kernelwright import selection
+from kernelwright.build.module import load_text
+from kernelwright.launching import Direct, as_measured, graphs_wanted, in_one_launch, runs_as_graph, with_graph
+from kernelwright.modes import ModeProgram, unknown
+from kernelwright.problem import Problem, load_problem
+from kernelwright.programs import Stages, emitted_text, new_model, understand
+from kernelwright.progress import Progress
 from kernelwright.report.measured import launch_sentence
+from kernelwright.report.text import render_text
+from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.settings import Settings
 from kernelwright.timing import Times, Timing
 
@@ -63,6 +72,107 @@ def test_a_file_for_a_graph_runs_under_the_emulation() -> None:
 def test_wanted(launch: str, target: str, there: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelwright.launching.is_here", lambda target: there)
     assert graphs_wanted(Settings(launch=launch), target) == wanted
+
+
+class Recurrent(nn.Module):
+    """Launches by the hundred, and no kernel of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.average, self.last = nn.LSTM(8, 6, 2, batch_first=True), nn.BatchNorm1d(6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        states, (last, _) = self.cells(x)
+        return {"result": self.last(self.average(states[:, -1])) * scale, "last": last}
+
+
+def understood(model: nn.Module, inputs: Any) -> tuple[Problem, list[Any], list[ModeProgram]]:
+    problem = load_problem(model, inputs)
+    example = problem.make_inputs(0)
+    return problem, example, understand(problem, example, H200, Settings(), Stages(Progress()))[0]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_calls_of_pytorch_alone_are_a_program(training: bool) -> None:
+    """Without anything to build, for calls that record no gradients; others are the original's."""
+    torch.manual_seed(0)
+    model, inputs = Recurrent(), [[torch.randn(4, 5, 8)], {"scale": torch.rand(3)}]
+    problem, example, modes = understood(model, inputs)
+    launched = [in_one_launch(mode, H200, "nothing pays") for mode in modes]
+    found = [(m.runs, m.launched, m.plan.kernels) for m in launched if m is not None]
+    assert found == [(True, "graph", ())] * len(modes)
+    for target, device in (("cuda", H200), ("cpp", GENERIC_CPU)):
+        text, _ = emitted_text(problem, [m for m in launched if m is not None], example, target, device)
+        assert "launched as one CUDA graph" in text and "load_inline" not in text
+        assert "_KERNELWRIGHT_SOURCE" not in text and "_kernelwright_library" not in text
+    emitted = load_text(text, "recurrent")
+    eager, own = copy.deepcopy(model).train(training), new_model(emitted, problem, 0).train(training)
+    for _ in range(3):
+        x, scale = torch.randn(4, 5, 8), torch.rand(3)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            expected, given_back = eager(x, scale=scale), own(x, scale=scale)
+        assert expected.keys() == given_back.keys() and all(torch.equal(expected[k], given_back[k]) for k in expected)
+        assert all(map(torch.equal, eager.buffers(), own.buffers()))
+    assert emitted._kernelwright_bindings[own], "it ran the original"
+    given, other = (torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in "12")
+    for called, x in ((eager, given), (own, other)):
+        called(x, scale=torch.ones(3))["result"].sum().backward()
+    assert given.grad is not None and other.grad is not None and torch.equal(given.grad, other.grad)
+
+
+def test_what_no_graph_can_be_made_of_stays_the_original() -> None:
+    modes = understood(Of(plain, a=Hooked()), [torch.randn(4, 8)])[2]
+    assert [in_one_launch(mode, H200, "nothing pays") for mode in modes] == [None] * len(modes)
+    modes = understood(Of(drawing, a=nn.Linear(8, 8)), [torch.randn(4, 8)])[2]
+    assert all(in_one_launch(mode, H200, "nothing pays") for mode in modes), "eager's calls draw eager's numbers"
+    assert in_one_launch(unknown("inference", nn.Linear(2, 2)), H200, "nothing pays") is None
+    recorded = replace(understood(Of(plain, a=nn.Linear(8, 8)), [torch.randn(4, 8)])[2][0], recordings=(True,))
+    assert in_one_launch(recorded, H200, "nothing pays") is None
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_one_launch_is_kept_where_it_pays(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where launches matter; what is given up leaves the file as it was."""
+    for name, value in (("graphs_wanted", True), ("graph_promises", True), ("is_slower", True), ("graph_pays", pays)):
+        monkeypatch.setattr(f"kernelwright.selection.{name}", lambda *_, value=value: value)
+    monkeypatch.setattr("kernelwright.selection.with_graph", lambda timing, *_: replace(timing, graph_bytes=1))
+    monkeypatch.setattr("kernelwright.selection.SHARE_OF_FIRST", 0.0)  # a busy machine has time to try it, too
+    given = [[torch.randn(4, 5, 8)], {"scale": torch.rand(3)}]
+    result = kernelwright.optimize(Recurrent().eval(), given, target="cpp", effort="quick", baselines="none")
+    modes = {mode.name: mode for mode in result.modes}
+    assert modes["inference"].launched == ("graph" if pays else "") and modes["inference"].runs == pays
+    assert ("_kernelwright_inference" in result.source) == pays
+    if pays:
+        assert modes["inference"].certificate.passed and "candidate" in modes["inference"].timing.entries
+        assert "launched as one CUDA graph where a call asks for no gradient" in " ".join(render_text(result).split())
+        expected, found = Recurrent().eval(), result.module
+        assert found is not None
+        expected.load_state_dict(found.state_dict())
+        with torch.no_grad():
+            x = torch.randn(4, 5, 8)
+            assert torch.equal(expected(x, scale=torch.ones(3))["last"], found(x, scale=torch.ones(3))["last"])
+
+
+def test_an_attempt_at_one_launch_costs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails under the clock, is not recorded, or has no memory, leaves the modes as they are."""
+    mode = replace(unknown("inference", nn.Linear(2, 2)), one_launch=True, graph=True)
+
+    def tried(timed: Any) -> Any:
+        monkeypatch.setattr(selection, "certified_modes", lambda *_: ([mode], "", None, {"inference": "passed"}))
+        monkeypatch.setattr(selection, "_timed", timed)
+        others: Any = SimpleNamespace(after=None, progress=SimpleNamespace(say=lambda line: None))
+        return selection._faster_in_one_launch(others, [mode], [], "cuda", H200, Settings(), others, others, others)
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    recorded = SimpleNamespace(graph_bytes=7)
+    assert tried(lambda *_, **__: ({}, {"inference": recorded})) == (
+        {"inference": mode}, {"inference": "passed"}, {"inference": recorded})
+    for timed in (raises, lambda *_, **__: ({mode.program: "it failed"}, {}),
+                  lambda *_, **__: ({}, {"inference": SimpleNamespace(graph_bytes=None)})):
+        assert tried(timed) == ({}, {}, {})
 
 
 def test_the_measured_launch_is_every_modes_of_a_program() -> None:

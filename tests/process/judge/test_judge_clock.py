@@ -17,7 +17,6 @@ from torch import nn
 
 from kernelwright.judge.check import own_share
 from kernelwright.judge.clock import timing
-from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.clock.timed import Batch, Round, TimedProblem
 from kernelwright.judge.clock.timed_values import marked
 from kernelwright.judge.clock.timed_worker import TimedWorker
@@ -30,6 +29,7 @@ from kernelwright.judge.worker.process import Worker
 from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
 from kernelwright.timing import environment as surroundings
+from kernelwright.timing.processor import scheduled
 from kernelwright.verify.sensitivity import move
 from kernelwright.verify.state import float64_copy
 
@@ -638,4 +638,17 @@ def test_own_share_on_a_processor():
     operators = {"aten::linear": (1e-3, 5), "aten::relu_": (1e-3, 5), "other": (1.0, 1)}
     assert own_share.on_processor("import torch", operators, 10e-3).own_share == 0.0
     assert own_share.on_processor("import ctypes", operators, 10e-3).own_share == pytest.approx(0.8, abs=0.01)
-    assert own_share.on_processor("import ctypes", operators, 2.05e-3).own_share == 0.0
+    unexplained = own_share.on_processor("import ctypes", operators, 2.05e-3)
+    assert unexplained.own_share == 0.0 and not unexplained.short
+
+
+@pytest.mark.parametrize(("needed", "share"), [(True, None), (False, 0.0), (None, 0.0)])
+def test_of_short_calls_a_share_of_nothing_is_not_measured(monkeypatch, needed, share):
+    """Unless operators alone give the same bits, or that is not known: then it is refused where own kernels count."""
+    found = own_share.on_processor("import ctypes", {"aten::empty": (5e-6, 10), "aten::add": (60e-6, 5)}, 1.2e-4)
+    assert found is not None and found.short and found.own_share == 0.0
+    assert not own_share.on_processor("import torch", {"aten::add": (60e-6, 5)}, 1.2e-4).short  # no code of its own
+    monkeypatch.setattr(own_share, "_profiled", lambda worker, problem: found)
+    monkeypatch.setattr(own_share, "are_needed", lambda worker, problem: needed)
+    measured = own_share.measure_own_share(None, None)
+    assert (None if measured is None else measured.own_share) == share

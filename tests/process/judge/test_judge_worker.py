@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.judge.clock.processor import scheduled
 from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.judge.worker import zygote
 from kernelwright.judge.worker.link import PATTERNS
 from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure, source_name
 from kernelwright.judge.worker.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import load_problem
+from kernelwright.timing.processor import scheduled
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
 
@@ -545,7 +545,7 @@ def test_too_large_results(judged):
     ("os.abort()", "CRASH-SIGNAL", "SIGABRT"),
     ("import ctypes; ctypes.string_at(8)", "CRASH-SIGNAL", "SIGSEGV"),
     ("os.kill(os.getpid(), 15)", "CRASH-SIGNAL", "SIGTERM"),
-    ("time.sleep(600)", "CRASH-TIMEOUT", "forward"),
+    ("time.sleep(600)", "CRASH-TIMEOUT", "its forward in its 2 s; --limit"),
     ("while True: pass", "CRASH-TIMEOUT", "forward"),
     ("print('x' * (1 << 20), flush=True) or [print('y' * (1 << 20), flush=True) for _ in range(40)]; return x",
      "CRASH-FLOOD", "MiB"),
@@ -667,7 +667,7 @@ def test_a_request_that_is_interrupted_accuses_nobody(judged):
 
 
 @pytest.mark.parametrize("code, verdict, words", [
-    ("time.sleep(600)", "BUILD-TIMEOUT", "importing"),
+    ("time.sleep(600)", "BUILD-TIMEOUT", "importing, .* in its 2 s; --limit SECONDS"),
     ("print('before'); sys.stdout.flush(); os._exit(4)", "CRASH-SIGNAL", "status 4"),
     ("import atexit; atexit.register(print, 'late'); os.kill(os.getpid(), 11)", "CRASH-SIGNAL", "SIGSEGV"),
 ])

@@ -185,6 +185,7 @@ def test_each_problem_for_itself(tmp_path):
                       "raises": "crashed", "hangs": "timeout", "deaf": "timeout"}
     assert records["aborts"]["error"]["code"] == "KW604" and "SIGABRT" in records["aborts"]["error"]["what"]
     assert "last words" in (tmp_path / "out" / records["aborts"]["log"]).read_text()
+    assert "Fatal Python error: Aborted; File" in records["aborts"]["error"]["why"]
     assert "status 3" in records["leaves"]["error"]["what"]
     assert "KeyError: 'lost'" in records["raises"]["error"]["why"]
     assert records["hangs"]["error"]["code"] == "KW605" and records["hangs"]["stage"] == "build"

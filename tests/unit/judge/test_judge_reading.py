@@ -140,6 +140,24 @@ def own_files() -> list[Path]:
     return [*sorted((ROOT / "examples" / "generated").glob("*.py")), *sorted((ROOT / "problems").glob("*/*.py"))]
 
 
+@pytest.mark.parametrize(("lines", "line", "column"), [
+    (["class ModelNew:", "    def forward(self, x):", "        y = torch.relu(self.f(x)", "        return y"], 3, 23),
+    (["class ModelNew:", "    def forward(self, x):", "        y = [x,", "             x", "        return y"], 3, 13),
+    (["class ModelNew:", "    def forward(self, x):", "        return f(x", "", "def late(): return 1"], 3, 17),
+])
+def test_a_bracket_that_is_left_open_is_cited_where_it_opens(lines, line, column):
+    """Also near the end of a file that goes on: it was not cut off."""
+    verdict, finding = certain("\n".join(lines) + "\n")
+    assert (verdict, finding.kind, finding.line) == ("BUILD-SYNTAX", "syntax", line)
+    assert f"line {line}, column {column}," in finding.sentence and "cut off" not in finding.sentence
+
+
+def test_a_text_that_ends_inside_of_a_bracket_is_cut_off():
+    for text in ("x = f(1,\n      2,\n", "class ModelNew:\n    def forward(self, x):\n        return f(x\n"):
+        verdict, finding = certain(text)
+        assert (verdict, finding.kind) == ("BUILD-SYNTAX", "cut-off")
+
+
 def test_our_own_files_raise_no_false_alarm():
     """What is found in them is true: a table that one kernel does not need, and exp that the model itself writes."""
     found = {(path.name, f.kind) for path in own_files() for f in read_candidate(path.read_text())}

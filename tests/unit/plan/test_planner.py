@@ -31,10 +31,11 @@ from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.ir.graph import Graph, memory
-from kernelwright.ir.node import Node, constant, make
+from kernelwright.ir.node import Node, constant, make, walk
+from kernelwright.plan import planner
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import KernelStep, Plan, TorchStep
+from kernelwright.plan.records import KernelStep, LibraryCall, Plan, TorchStep
 
 EXAMPLES = ROOT / "examples"
 
@@ -597,3 +598,68 @@ def test_what_several_read_is_stored_as_narrow_as_the_model_rounds_it(narrow: st
     value = cast(x, wide)
     plan = check_graph(graph_of(reduce("sum", value, (0,)), reduce("sum", value, (1,)), make("tanh", value)), 1e-2)
     assert [n.dtype for s in plan.kernels for n in s.outputs if n.op in ("add", "cast")] == [stored]
+
+
+# Contractions that stay with the library ----------------------------------------------------------
+
+
+class Fire(nn.Module):
+    """Convolutions with biases whose readers fuse: one reader of one, and one of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.one = nn.Conv2d(6, 4, 1), nn.Conv2d(4, 8, 1)
+        self.three = nn.Conv2d(4, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.squeeze(x))
+        return torch.cat([torch.relu(self.one(x)), torch.relu(self.three(x))], 1) * 0.5
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_bias_of_a_library_call_joins_the_kernels_that_read_it(last):
+    """Measured or not, the library's product is all that the reason speaks of."""
+    model, x = Fire(), torch.randn(2, 6, 9, 9)
+    graph = capture(model, (x,))
+    convolutions = [n for n in graph.nodes() if n.op == "convolution"]
+
+    def planned(kept: dict[Node, str]) -> Plan:
+        plan = make_plan(graph, graph, kept, move_bias=True, channels_last=frozenset(convolutions if last else ()))
+        check_order(plan)
+        double, given = Fire().double(), x.double()
+        double.load_state_dict(model.state_dict())
+        found, _ = run_plan(plan, values_of(double, graph, (given,)))
+        assert_same(found[0], eager(double, (given,))[0], 1e-9)
+        return plan
+
+    free = planned({})
+    plan = planned({n: LibraryCall("it was not measured") for n in convolutions})
+    assert kinds(plan) == kinds(free) and "add" not in kinds(plan)
+    assert {n for step in plan.kernels for n in step.covers} >= set(convolutions)
+    assert set(plan.kept) == set(convolutions) and not plan.kept_whole
+    whole = planned(dict.fromkeys(convolutions, "a kernel of its bias failed"))
+    assert kinds(whole).count("add") == 2 and whole.kept_whole >= set(convolutions)
+
+
+def test_a_bias_that_no_kernel_takes_along_stays_with_its_library_call():
+    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, ceil_mode=True)), (torch.randn(1, 3, 9, 9),))
+    node = next(n for n in graph.nodes() if n.op == "convolution")
+    plan = make_plan(graph, graph, {node: LibraryCall("it was not measured")}, move_bias=True)
+    assert not plan.kernels and plan.kept == {node: "it was not measured"}
+
+
+def test_a_bias_whose_kernel_fails_stays_with_its_library_call(monkeypatch):
+    """What is given up for a fault of ours is given up whole, or the same kernel would be planned for ever."""
+    graph = capture(Fire(), (torch.randn(2, 6, 9, 9),))
+    convolutions = [n for n in graph.nodes() if n.op == "convolution"]
+    compiled = planner.compile_group
+
+    def fails(group: Any, *others: Any) -> Any:
+        if any(n.op == "add" for n in walk(group.nodes)):
+            raise RuntimeError("a fault of ours")
+        return compiled(group, *others)
+
+    monkeypatch.setitem(planner._COMPILERS, "loop", fails)
+    plan = make_plan(graph, graph, dict.fromkeys(convolutions, LibraryCall("it was not measured")), move_bias=True)
+    check_order(plan)
+    assert plan.kept_whole >= set(convolutions) and all("a fault of ours" in plan.kept[n] for n in convolutions)

@@ -103,6 +103,11 @@ static void run_block(Machine& m, Order& order) {
   if (m.block_begins) m.block_begins();
   while (m.live) {
     bool progressed = false;
+    if (m.marked) {
+      m.marked = false;
+      for (unsigned i = 0; i < m.threads; ++i)
+        if (m.fibers[i]->state == State::at_mark) m.fibers[i]->state = State::ready;
+    }
     order.shuffle();
     for (unsigned position = 0; position < m.threads; ++position) {
       Fiber& fiber = *m.fibers[order.thread(position, m.threads)];
@@ -138,7 +143,7 @@ static void run_block(Machine& m, Order& order) {
 
 static void prepare_fibers(Machine& m, dim3 block) {
   if (!m.stacks) {
-    m.stacks = static_cast<char*>(mmap(nullptr, 1024 * kStackBytes, PROT_READ | PROT_WRITE,
+    m.stacks = static_cast<char*>(mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE,
                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (m.stacks == MAP_FAILED) { perror("CUDA emulation: stacks"); abort(); }
     // Touched while it is one mapping: its parts, between guards, can become one again.
@@ -148,7 +153,7 @@ static void prepare_fibers(Machine& m, dim3 block) {
     m.fibers.push_back(std::make_unique<Fiber>());
     m.fibers[i]->rank = i;
   }
-  for (unsigned i = 0; i < m.threads; ++i)
+  for (unsigned i = 0; i < m.threads && m.threads <= kMostGuarded; ++i)
     if (mprotect(stack_of(i), kPage, PROT_NONE)) { perror("CUDA emulation: guards of stacks"); abort(); }
   for (unsigned i = 0; i < m.threads; ++i) {
     Fiber& fiber = *m.fibers[i];

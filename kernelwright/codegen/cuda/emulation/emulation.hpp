@@ -18,9 +18,10 @@
 // KERNELWRIGHT_EMULATION_PROCESSORS is the number of multiprocessors that a kernel is told (132): with few of them,
 // blocks that stay and take work after work have more than one each.
 //
-// The blocks of a cluster run together: __syncthreads() waits for all of them, and they have no static shared memory.
+// The blocks of a cluster run together, and so do those of a grid all of whose blocks run at once: __syncthreads() waits
+// for all of them, and they have no static shared memory.
 //
-// Not emulated: half types, textures, cooperative groups, progress between blocks, infinite loops; of PTX what
+// Not emulated: half types, textures, cooperative groups, progress between other blocks, infinite loops; of PTX what
 // tensor.hpp and mma.hpp have.
 //
 // This file has what the others rest on, the types of the language and of the runtime. `emulate.py` joins them to the
@@ -119,7 +120,8 @@ enum cudaMemcpyKind {
 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 10
 };
 enum cudaDeviceAttr {
   cudaDevAttrMaxThreadsPerBlock = 1,

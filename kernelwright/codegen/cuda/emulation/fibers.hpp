@@ -22,7 +22,9 @@ constexpr size_t kStackBytes = 128 * 1024;     // per fiber; the lowest page is 
 constexpr size_t kPage = 4096;
 constexpr size_t kCanary = 1024;               // bytes watched on both sides of dynamic shared memory
 constexpr unsigned kFullMask = 0xffffffffu;
-constexpr unsigned kMostClustered = 4;         // blocks of a cluster, which together have at most 1024 threads
+constexpr unsigned kMostClustered = 128;       // blocks of a cluster, or of a grid all of whose blocks run at once
+constexpr unsigned kMostThreads = 32768;       // which they have together
+constexpr unsigned kMostGuarded = 8192;        // of these, beyond which stacks have no guards, or mappings would run out
 // Repeated 0xFFFDCDCD is a NaN as float and as double, and an improbable index as int.
 constexpr uint32_t kPoison = 0xFFFDCDCDu;
 
@@ -82,7 +84,7 @@ struct Fiber {
 struct Machine {
   std::mutex mutex;  // one launch at a time
   std::vector<std::unique_ptr<Fiber>> fibers;
-  char* stacks = nullptr;  // 1024 stacks, reserved at the first launch
+  char* stacks = nullptr;  // of kMostThreads, reserved at the first launch
   char* dynamic = nullptr;
   size_t dynamic_capacity = 0;
   char* dynamic_data = nullptr;
@@ -95,13 +97,14 @@ struct Machine {
   void (*invoke)(void*) = nullptr;
   void* arguments = nullptr;
   Fiber* current = nullptr;
+  bool marked = false;  // a mark was set: those that wait for one look again
   bool failed = false;
   char failure[400];
   unsigned threads = 0, live = 0;  // of the cluster that runs
   unsigned block_threads = 0, cluster = 1;
   unsigned waiting = 0, predicate_count = 0, barrier_result = 0;
   int barrier_line = 0;
-  std::array<unsigned, 32> alive{};  // by warp: lanes that have not exited
+  std::array<unsigned, kMostThreads / 32> alive{};  // by warp: lanes that have not exited
   std::map<const void*, size_t> dynamic_limit;  // set by cudaFuncSetAttribute
   std::map<std::string, unsigned> launch_bounds;
   std::map<std::string, size_t> static_shared;  // by kernel name, filled on demand

@@ -80,7 +80,7 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   m.block_threads = block.x * block.y * block.z;
   m.cluster = cluster;
   m.threads = cluster * m.block_threads;
-  if (cluster > 1 && (grid.x % cluster || cluster > kMostClustered || m.threads > 1024 || m.block_threads % 32 ||
+  if (cluster > 1 && (grid.x % cluster || cluster > kMostClustered || m.threads > kMostThreads || m.block_threads % 32 ||
                       static_shared_bytes(m, name))) {
     set_error(cudaErrorInvalidValue, "a cluster that the emulation cannot run, or that does not divide the grid");
     return;
@@ -115,7 +115,7 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   }
   // The stacks' pages may be reclaimed; many libraries of one process would otherwise each hold megabytes.
   madvise(m.stacks, m.threads * kStackBytes, MADV_FREE);
-  // Each guard is a mapping of its own, of which a process may have 65530: 32 libraries with 1024 threads each.
+  // Each guard is a mapping of its own, of which a process may have 65530: many libraries would reach that.
   mprotect(m.stacks, m.threads * kStackBytes, PROT_READ | PROT_WRITE);
   for (auto& fiber : m.fibers) fiber->started = false;
   if (m.failed) set_error(cudaErrorLaunchFailure, m.failure);

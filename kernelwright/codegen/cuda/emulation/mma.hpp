@@ -22,7 +22,7 @@ struct Copy { char* to; const char* from; unsigned bytes, given; };
 using Copies = std::vector<std::vector<Copy>>;
 
 static std::vector<Copies>& all_copies() {
-  static auto* const all = new std::vector<Copies>(1024, Copies(1));
+  static auto* const all = new std::vector<Copies>(kMostThreads, Copies(1));
   return *all;
 }
 static Copies& own_copies() { return all_copies()[machine().current->rank]; }
@@ -62,7 +62,7 @@ struct Shown {
 
 static Shown* show(const char* instruction, Shown value, int line) {
   static Shown shown[2][32][32];
-  static unsigned char turns[1024];
+  static unsigned char turns[kMostThreads];
   const unsigned rank = machine().current->rank, warp = rank / 32;
   const unsigned turn = turns[rank] ^= 1;
   value.instruction = instruction;

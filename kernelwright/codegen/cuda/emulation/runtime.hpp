@@ -102,7 +102,9 @@ static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
 }
 template <typename Kernel>
 static inline cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
-  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout ||
+      attribute == cudaFuncAttributeNonPortableClusterSizeAllowed)
+    return cudaSuccess;
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
       static_cast<size_t>(value) > kw_emulation::kOptInShared)
     return kw_emulation::set_error(

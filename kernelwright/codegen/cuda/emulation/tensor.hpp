@@ -62,7 +62,7 @@ struct Products {
 struct TensorState {
   std::vector<BulkCopy> copies;            // on their way
   std::array<std::array<unsigned, 16>, kMostClustered> named_arrived{}, named_threads{};  // by block and number
-  std::vector<Products> products{1024};    // by thread
+  std::vector<Products> products{kMostThreads};    // by thread
 };
 static TensorState& tensor_state() {
   static TensorState* const instance = new TensorState;
@@ -146,17 +146,36 @@ static void barrier_wait(unsigned barrier, unsigned parity) {
 }
 
 // Marks in global memory, which threads wait for.
-static void mark(unsigned* place, unsigned value) {
+template <typename T>
+static void put_mark(T* place, T value) {
   Machine& m = machine();
-  *place = value;
-  for (unsigned i = 0; i < m.threads; ++i)
-    if (m.fibers[i]->state == State::at_mark) m.fibers[i]->state = State::ready;
+  *static_cast<volatile T*>(place) = value;
+  m.marked = true;
 }
+
+static void mark(unsigned* place, unsigned value) { put_mark(place, value); }
 
 static void await(const unsigned* place, unsigned value) {
   Machine& m = machine();
   while (*static_cast<const volatile unsigned*>(place) < value) {
     m.current->state = State::at_mark;
+    switch_to_scheduler();
+  }
+}
+
+// Values with a tag in the upper half of their eight bytes.
+static void tagged(unsigned long long* place, unsigned long long word) { put_mark(place, word); }
+
+static float await_tagged(const unsigned long long* place, unsigned tag) {
+  for (;;) {
+    const unsigned long long word = *static_cast<const volatile unsigned long long*>(place);
+    if (word >> 32 == tag) {
+      const unsigned bits = static_cast<unsigned>(word);
+      float value;
+      memcpy(&value, &bits, 4);
+      return value;
+    }
+    machine().current->state = State::at_mark;
     switch_to_scheduler();
   }
 }
@@ -291,7 +310,7 @@ static const bool tensor_registered = [] {
   machine().block_ends = []() -> std::string {
     const TensorState& state = tensor_state();
     if (!state.copies.empty()) return format("it ends with %zu bulk copies on their way", state.copies.size());
-    for (unsigned i = 0; i < 1024; ++i)
+    for (unsigned i = 0; i < kMostThreads; ++i)
       if (!state.products[i].open.empty() || !state.products[i].groups.empty())
         return format("thread %u ends without waiting for its products", i);
     return {};
@@ -373,6 +392,11 @@ static inline void kw_wgmma_bf16(float (&sums)[COUNT], unsigned long long a, uns
 
 static inline unsigned kw_cluster_rank() { return kw_emulation::cluster_rank(); }
 static inline void kw_cluster_sync(int line = __builtin_LINE()) { kw_emulation::barrier(false, line); }
+static inline void kw_cluster_arrive() {}
+static inline void kw_cluster_wait(int line = __builtin_LINE()) { kw_emulation::barrier(false, line); }
+static inline void kw_cluster_store(float* place, float value, unsigned rank) {
+  memcpy(kw_emulation::cluster_pointer(rank, kw_emulation::shared_address(place), 4, 4, "a store"), &value, 4);
+}
 static inline void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {
   kw_emulation::barrier_arrive(rank, barrier, 0);
 }
@@ -385,6 +409,22 @@ template <typename... Parameters, typename... Values>
 static cudaError_t kw_launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block,
                                       size_t shared_bytes, cudaStream_t, Values... values) {
   kw_emulation::launch_clusters("a kernel in clusters", kernel, cluster, grid, block, shared_bytes, values...);
+  return cudaGetLastError();
+}
+static inline void kw_tagged_store(unsigned long long* to, float value, unsigned tag) {
+  unsigned bits;
+  memcpy(&bits, &value, 4);
+  kw_emulation::tagged(to, static_cast<unsigned long long>(tag) << 32 | bits);
+}
+static inline unsigned long long kw_tagged_load(const unsigned long long* from) { return *from; }
+static inline float kw_tagged_await(const unsigned long long* from, unsigned long long, unsigned tag) {
+  return kw_emulation::await_tagged(from, tag);
+}
+// All blocks run together, as those of a cluster do.
+template <typename... Parameters, typename... Values>
+static cudaError_t kw_launch_together(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                                      cudaStream_t, Values... values) {
+  kw_emulation::launch_clusters("a kernel whose blocks run at once", kernel, grid.x, grid, block, shared_bytes, values...);
   return cudaGetLastError();
 }
 template <typename Kernel>

@@ -9,6 +9,21 @@ static __device__ __forceinline__ unsigned kw_cluster_rank() {
 static __device__ __forceinline__ void kw_cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
+// The same in two halves, between which a thread may do what no other one waits for.
+static __device__ __forceinline__ void kw_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+static __device__ __forceinline__ void kw_cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Stores a value at the same place of shared memory in the cluster's block `rank`.
+static __device__ __forceinline__ void kw_cluster_store(float* place, float value, unsigned rank) {
+  asm volatile(
+      "{\n"
+      "  .reg .b32 remote;\n"
+      "  mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "  st.shared::cluster.f32 [remote], %2;\n"
+      "}"
+      :: "r"(kw_shared(place)), "r"(rank), "f"(value) : "memory");
+}
 // Arrives at the barrier that has this address in the cluster's block `rank`.
 static __device__ __forceinline__ void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {
   asm volatile(

@@ -2,8 +2,9 @@
 
 ``ptx.sm90``: barriers with phases in shared memory, bulk copies, barriers of a part of a block, registers moved
 between warpgroups, fences and waits of matrix products. ``cluster``: the same across the blocks of a cluster, and
-launches in clusters. ``wgmma_f16_N`` and ``wgmma_bf16_N``: one product of 64 rows and N columns; ``..._own``: the same
-of rows that threads have in registers.
+launches in clusters. ``together``: values that blocks hand each other through global memory while all of them run.
+``wgmma_f16_N`` and ``wgmma_bf16_N``: one product of 64 rows and N columns; ``..._own``: the same of rows that threads
+have in registers.
 
 Shared memory is addressed by 32-bit addresses (`kw_shared`). Operands are K-major without swizzle (PTX ISA 9.0,
 "Shared Memory Matrix Layout"): eight neighbours along k are 16 contiguous bytes, rows follow each other every 16
@@ -77,6 +78,7 @@ def _lines(words: list[str], most: int) -> list[str]:
 TENSOR_SNIPPETS: dict[str, str] = {
     "tensor_core": text_beside(__file__, "tensor_core.cuh"),
     "cluster": text_beside(__file__, "cluster.cuh"),
+    "together": text_beside(__file__, "together.cuh"),
     **{f"wgmma_{kind}_{columns}": _product(kind, columns).lstrip("\n") for kind in _WORDS for columns in COLUMNS},
     **{f"wgmma_f16_{columns}_own": _product_of_own("f16", columns).lstrip("\n") for columns in COLUMNS},
 }

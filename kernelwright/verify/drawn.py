@@ -1,0 +1,46 @@
+"""The inputs and parameters of a trial, as its plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.problem.inputs import changed
+from kernelwright.verify.along.gates import open_gates
+from kernelwright.verify.distributions import DISTRIBUTIONS
+from kernelwright.verify.flatten import map_paths
+from kernelwright.verify.records import TrialPlan, is_input
+from kernelwright.verify.state import redraw
+
+
+def inputs_of(plan: TrialPlan, make_inputs: Callable[[int], Sequence[Any]], seed: int | None = None) -> list[Any]:
+    """A trial's inputs; ``seed``: those of another draw instead."""
+    seed = plan.seed if seed is None else seed
+    found = DISTRIBUTIONS[plan.distribution].apply(list(make_inputs(seed)), seed, dict(plan.along))
+    changes = {change.name: change for change in plan.opened if is_input(change.name)}
+    if not changes:
+        return found
+
+    def opened(path: str, tensor: torch.Tensor) -> torch.Tensor:
+        change = changes.get(path)
+        return tensor if change is None else changed(tensor, lambda part: part * change.scale + change.shift)
+
+    return map_paths(found, opened, "input")
+
+
+@torch.no_grad()
+def set_parameters(module: nn.Module, plan: TrialPlan) -> None:
+    """Change parameters and running statistics in place, from those of construction to those of a trial."""
+    if plan.redrawn_parameters:
+        redraw(module, plan.seed)
+    placing = DISTRIBUTIONS[plan.distribution].place
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    for name, axis in plan.along:
+        parameter = parameters.get(name) if not is_input(name) else None
+        if placing is not None and parameter is not None:
+            generator = torch.Generator(parameter.device).manual_seed(plan.seed)
+            parameter.copy_(placing(parameter.detach().clone(), axis, generator))
+    open_gates(module, plan.opened)
