@@ -1,7 +1,8 @@
 """Times the CUDA kernels of recurrent layers against cuDNN's layers, and checks them against float64.
 
     python benchmarks/kernels_recurrence.py                   on a machine with a GPU and nvcc: one table
-    python benchmarks/kernels_recurrence.py --only lstm,256   cases whose name contains all of the texts
+    python benchmarks/kernels_recurrence.py --only lstm,256   cases whose name contains all of the texts; may be
+                                                              given several times
     python benchmarks/kernels_recurrence.py --tune            every layout of each case, fastest first
     python benchmarks/kernels_recurrence.py --compile-only    anywhere with nvcc: registers and spills
     python benchmarks/kernels_recurrence.py --results FILE    as JSON lines, too, each with device and versions
@@ -215,14 +216,15 @@ def line(row: dict[str, object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="texts, with commas between them, all of which a case's name has")
+    parser.add_argument("--only", action="append", help="texts, with commas between them, all of which a case's name "
+                                                        "has; may be given several times")
     parser.add_argument("--tune", action="store_true", help="every layout of each case")
     parser.add_argument("--compile-only", action="store_true", help="registers and spills; needs no GPU")
     parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
     options = parser.parse_args()
     works: list[tuple[Case, Layout]] = []
     for case in CASES:
-        if all(text in case.name for text in options.only.split(",")):
+        if any(all(text in case.name for text in texts.split(",")) for texts in options.only or [""]):
             gates = MODULES[case.kind][1]
             chosen = choose(gates, case.batch, case.hidden)
             if chosen is None:

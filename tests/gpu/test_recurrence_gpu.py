@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,36 +38,37 @@ def few_of(kernel: Recurrence) -> list[Layout]:
 CASES = [(case, layout) for case in LAYERS for layout in few_of(case.kernel)]
 
 
-def compiled(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
-    text = support_text(sources, "cuda")
-    for source in sources:
-        signature = source.definition.split(f"static const char* {source.name}")[1].split(" {")[0]
-        passed = ", ".join(part.split()[-1].lstrip("*") for part in signature.strip("()").split(","))
-        text += f'\n{source.definition}\nextern "C" const char* run_{source.name}{signature} ' \
-                f"{{ return {source.name}({passed}); }}\n"
-    (folder / "kernels.cu").write_text(text)
-    library = folder / "kernels.so"
+def compiled(source: KernelSource, folder: Path) -> ctypes.CDLL:
+    signature = source.definition.split(f"static const char* {source.name}")[1].split(" {")[0]
+    passed = ", ".join(part.split()[-1].lstrip("*") for part in signature.strip("()").split(","))
+    text = f'{support_text([source], "cuda")}\n{source.definition}\nextern "C" const char* run{signature} ' \
+           f"{{ return {source.name}({passed}); }}\n"
+    path, library = folder / f"{source.name}.cu", folder / f"{source.name}.so"
+    path.write_text(text)
     done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90a", "-w", "-shared", "-Xcompiler", "-fPIC",
-                           str(folder / "kernels.cu"), "-o", str(library)], capture_output=True, text=True)
+                           str(path), "-o", str(library)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return ctypes.CDLL(str(library))
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory):
+def libraries(tmp_path_factory: pytest.TempPathFactory):
+    """Each kernel in a library of its own, which compile side by side."""
     sources = [generate.generate(case.kernel, f"k{n}_recurrence", layout) for n, (case, layout) in enumerate(CASES)]
-    return sources, compiled(sources, tmp_path_factory.mktemp("recurrence"))
+    folder = tmp_path_factory.mktemp("recurrence")
+    with ThreadPoolExecutor() as pool:
+        return list(zip(sources, pool.map(lambda source: compiled(source, folder), sources), strict=True))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{n}-{CASES[n][0].name}")
-def test_every_layout(library, number):
-    sources, built = library
+def test_every_layout(libraries, number):
+    source, built = libraries[number]
     case, layout = CASES[number]
     inputs = [tensor.cuda() for tensor in tensors(case)]
     wanted = expected(case, inputs)
-    function = getattr(built, f"run_{sources[number].name}")
+    function = built.run
     function.restype = ctypes.c_char_p
-    workspace = torch.empty(sources[number].workspace_bytes, dtype=torch.uint8, device="cuda").fill_(255)
+    workspace = torch.empty(max(256, source.workspace_bytes), dtype=torch.uint8, device="cuda").fill_(255)
     found = []
     for _ in range(3):
         outputs = [torch.full_like(w, float("nan"), dtype=torch.float32) for w in wanted]

@@ -45,7 +45,7 @@ struct Phases {
 static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
 constexpr uint64_t kNoBytes = 1u << 20;
 
-struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier; };
+struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier, value = 0; };  // from nowhere: a value
 struct Product {
   float* sums;
   uint64_t a, b;
@@ -114,11 +114,19 @@ static void arrive_copies(unsigned block, unsigned barrier) {
   const std::vector<BulkCopy> mine(rest, all.end());
   all.erase(rest, all.end());
   for (const BulkCopy& copy : mine) {
-    memcpy(cluster_pointer(block, copy.to, copy.bytes, 16, "a bulk copy"), copy.from, copy.bytes);
+    memcpy(cluster_pointer(block, copy.to, copy.bytes, 4, "a bulk copy"), copy.from ? copy.from : &copy.value, copy.bytes);
     Phases& state = phases(block, barrier);
     state.bytes -= copy.bytes;
     barrier_turn(block, barrier, state);
   }
+}
+
+// A copy begins. It arrives when somebody waits for it.
+static void under_way(const BulkCopy& copy) {
+  tensor_state().copies.push_back(copy);
+  const Machine& m = machine();
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (waits_for(m, i, copy.block, copy.barrier)) return arrive_copies(copy.block, copy.barrier);
 }
 
 static void bulk_copy(unsigned block, unsigned to, const void* from, unsigned bytes, unsigned barrier) {
@@ -126,10 +134,7 @@ static void bulk_copy(unsigned block, unsigned to, const void* from, unsigned by
     fail(format("a bulk copy of %u bytes from %p: both are to be multiples of 16", bytes, from));
   cluster_pointer(block, to, bytes, 16, "a bulk copy");
   phases(block, barrier);
-  tensor_state().copies.push_back({block, to, from, bytes, barrier});
-  const Machine& m = machine();
-  for (unsigned i = 0; i < m.threads; ++i)
-    if (waits_for(m, i, block, barrier)) return arrive_copies(block, barrier);
+  under_way({block, to, from, bytes, barrier});
 }
 
 static void barrier_wait(unsigned barrier, unsigned parity) {
@@ -392,11 +397,19 @@ static inline void kw_wgmma_bf16(float (&sums)[COUNT], unsigned long long a, uns
 
 static inline unsigned kw_cluster_rank() { return kw_emulation::cluster_rank(); }
 static inline void kw_cluster_sync(int line = __builtin_LINE()) { kw_emulation::barrier(false, line); }
-static inline void kw_cluster_arrive() {}
-static inline void kw_cluster_wait(int line = __builtin_LINE()) { kw_emulation::barrier(false, line); }
-static inline void kw_cluster_store(float* place, float value, unsigned rank) {
-  memcpy(kw_emulation::cluster_pointer(rank, kw_emulation::shared_address(place), 4, 4, "a store"), &value, 4);
+template <int COUNT>
+static inline void kw_cluster_store(const float* place, const float* value, unsigned barrier, unsigned rank) {
+  const unsigned to = kw_emulation::shared_address(place);
+  kw_emulation::cluster_pointer(rank, to, 4 * COUNT, 4 * COUNT, "a store");
+  if (kw_emulation::shared_address(value) % (4 * COUNT)) kw_emulation::fail("values that are stored lie at odd places");
+  kw_emulation::phases(rank, barrier);
+  for (unsigned i = 0; i < COUNT; ++i) {
+    kw_emulation::BulkCopy stored{rank, to + 4 * i, nullptr, 4, barrier};
+    memcpy(&stored.value, value + i, 4);
+    kw_emulation::under_way(stored);
+  }
 }
+static inline void kw_cluster_await(unsigned barrier, unsigned parity) { kw_barrier_wait(barrier, parity); }
 static inline void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {
   kw_emulation::barrier_arrive(rank, barrier, 0);
 }
@@ -416,9 +429,12 @@ static inline void kw_tagged_store(unsigned long long* to, float value, unsigned
   memcpy(&bits, &value, 4);
   kw_emulation::tagged(to, static_cast<unsigned long long>(tag) << 32 | bits);
 }
-static inline unsigned long long kw_tagged_load(const unsigned long long* from) { return *from; }
-static inline float kw_tagged_await(const unsigned long long* from, unsigned long long, unsigned tag) {
-  return kw_emulation::await_tagged(from, tag);
+template <int COUNT>
+static inline void kw_tagged_receive(const unsigned long long* from, int apart, int there, unsigned tag,
+                                     float (&value)[COUNT][2]) {
+  for (int i = 0; i < 2 * COUNT; ++i)
+    if (i / 2 * apart + i % 2 < there)
+      value[i / 2][i % 2] = kw_emulation::await_tagged(from + i / 2 * apart + i % 2, tag);
 }
 // All blocks run together, as those of a cluster do.
 template <typename... Parameters, typename... Values>

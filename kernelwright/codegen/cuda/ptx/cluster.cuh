@@ -9,20 +9,39 @@ static __device__ __forceinline__ unsigned kw_cluster_rank() {
 static __device__ __forceinline__ void kw_cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-// The same in two halves, between which a thread may do what no other one waits for.
-static __device__ __forceinline__ void kw_cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+// Stores 1, 2 or 4 values at the same place of shared memory in the cluster's block `rank`, where their bytes count at
+// the barrier of this address. Both places are multiples of their size.
+template <int COUNT>
+static __device__ __forceinline__ void kw_cluster_store(const float* place, const float* value, unsigned barrier,
+                                                        unsigned rank) {
+  unsigned to, counted;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(kw_shared(place)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(barrier), "r"(rank));
+  if constexpr (COUNT == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(value);
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(counted) : "memory");
+  } else if constexpr (COUNT == 2) {
+    const float2 v = *reinterpret_cast<const float2*>(value);
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 :: "r"(to), "f"(v.x), "f"(v.y), "r"(counted) : "memory");
+  } else {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];"
+                 :: "r"(to), "f"(*value), "r"(counted) : "memory");
+  }
 }
-static __device__ __forceinline__ void kw_cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-// Stores a value at the same place of shared memory in the cluster's block `rank`.
-static __device__ __forceinline__ void kw_cluster_store(float* place, float value, unsigned rank) {
-  asm volatile(
-      "{\n"
-      "  .reg .b32 remote;\n"
-      "  mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "  st.shared::cluster.f32 [remote], %2;\n"
-      "}"
-      :: "r"(kw_shared(place)), "r"(rank), "f"(value) : "memory");
+// Waits as `kw_barrier_wait`, for what other blocks of the cluster have stored.
+static __device__ __forceinline__ void kw_cluster_await(unsigned barrier, unsigned parity) {
+  unsigned over;
+  do {
+    asm volatile(
+        "{\n"
+        "  .reg .pred over;\n"
+        "  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%1], %2;\n"
+        "  selp.u32 %0, 1, 0, over;\n"
+        "}"
+        : "=r"(over) : "r"(barrier), "r"(parity) : "memory");
+  } while (!over);
 }
 // Arrives at the barrier that has this address in the cluster's block `rank`.
 static __device__ __forceinline__ void kw_barrier_arrive_at(unsigned barrier, unsigned rank) {

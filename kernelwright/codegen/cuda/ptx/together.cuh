@@ -5,16 +5,33 @@ static __device__ __forceinline__ void kw_tagged_store(unsigned long long* to, f
   const unsigned long long word = static_cast<unsigned long long>(tag) << 32 | __float_as_uint(value);
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(__cvta_generic_to_global(to)), "l"(word) : "memory");
 }
-static __device__ __forceinline__ unsigned long long kw_tagged_load(const unsigned long long* from) {
-  unsigned long long word;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(from)) : "memory");
-  return word;
-}
-// The value at `from`, where `word` was read before, once it has this tag.
-static __device__ __forceinline__ float kw_tagged_await(const unsigned long long* from, unsigned long long word,
-                                                        unsigned tag) {
-  while (word >> 32 != tag) word = kw_tagged_load(from);
-  return __uint_as_float(static_cast<unsigned>(word));
+// The values of COUNT pairs of words, the first at `from` and each `apart` words behind the one before, once they have
+// this tag: those of the `there` words from `from` on. All that are missing are asked for at once, again and again.
+template <int COUNT>
+static __device__ __forceinline__ void kw_tagged_receive(const unsigned long long* from, int apart, int there,
+                                                         unsigned tag, float (&value)[COUNT][2]) {
+  unsigned long long word[COUNT][2];
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) word[i][0] = word[i][1] = 0;  // no step has this tag
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const bool missing = (word[i][0] >> 32 != tag && i * apart < there)
+                           || (word[i][1] >> 32 != tag && i * apart + 1 < there);
+      if (missing)
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(word[i][0]), "=l"(word[i][1])
+                     : "l"(__cvta_generic_to_global(from + i * apart)) : "memory");
+      all = all && !missing;
+    }
+  } while (!all);
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    value[i][0] = __uint_as_float(static_cast<unsigned>(word[i][0]));
+    value[i][1] = __uint_as_float(static_cast<unsigned>(word[i][1]));
+  }
 }
 
 // The launch of a kernel all of whose blocks run at once, or none.

@@ -22,11 +22,10 @@ _MOST_BLOCKS = 112
 _WEIGHTS = {128: 160, 256: 160, 512: 72}
 #: Bytes of shared memory that a block uses at most.
 _MOST_SHARED = 220 * 1024
-# What is expected of a device of compute capability 9.0, and by what layouts are compared; of these figures the cycles
-# of a meeting are estimates, which `benchmarks/kernels_recurrence.py` holds against a device.
-#: Multiply-adds of a multiprocessor a cycle, and four elements that it reads of shared memory; cycles that each step
-#: takes besides, alone, in a cluster and for each of its blocks, and in a grid; bytes a cycle that this exchanges.
-_LANES, _QUADS, _ALONE, _CLUSTERED, _STORE, _GRID, _CACHE = 128, 8, 420.0, 800.0, 12.0, 2200.0, 2500.0
+# What is expected of a device of compute capability 9.0, and by what layouts are compared: multiply-adds of a
+# multiprocessor a cycle, and instructions of its warps. What a step waits for besides, alone, in a cluster and in a
+# grid, and bytes a cycle that this exchanges, were fitted to times of `benchmarks/kernels_recurrence.py`.
+_LANES, _ISSUED, _ALONE, _CLUSTERED, _GRID, _CACHE = 128, 4, 500.0, 900.0, 2200.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +57,37 @@ class Layout:
         """Elements of a row of the state in shared memory."""
         return 4 * self.quads * self.slices
 
+    @property
+    def parts(self) -> int:
+        """How often ``together`` rows are multiplied in a step."""
+        return ceil(self.rows / self.together)
+
+    @property
+    def barriers(self) -> int:
+        """Barriers in shared memory: of each part of the states of two steps, in a cluster."""
+        return 2 * self.parts if self.cluster > 1 and not self.grid else 0
+
     def shared_bytes(self, gates: int) -> int:
-        """The states and the sums of all gates of each row, and the weights that are not in registers."""
-        groups = self.threads // self.slices
-        sums = ceil(self.rows / self.together) * self.together * groups * self.own * gates
-        return 4 * (self.buffers * self.rows * self.padded + sums) + 16 * self._shared_quads(gates)
+        """The states, the sums of a part of the rows, the weights that are not in registers, and barriers."""
+        sums = self.together * (self.threads // self.slices) * self.own * gates
+        return (4 * (self.buffers * self.rows * self.padded + sums + sums % 2) + 16 * self._shared_quads(gates)
+                + 8 * self.barriers)
 
     def _shared_quads(self, gates: int) -> int:
         return (self.quads - self.held) * self.own * gates * self.threads
 
     def cycles(self, gates: int) -> float:
-        """What a step is predicted to take."""
-        warps, blocks = self.threads / 32, ceil(self.rows / self.together)
-        multiplied = self.rows * self.threads * self.own * gates * self.quads * 4 / _LANES
-        loaded = self.rows * warps * self.quads * max(1.0, self.slices / 8)
-        loaded += 2 * blocks * self._shared_quads(gates) / _QUADS
+        """What a step is predicted to take: all parts of the rows, one after the other, or one of them and what it
+        waits for, as others go on meanwhile."""
+        warps, sums = self.threads / 32, self.together * self.own * gates
+        pairs = 32 // self.slices * self.own * self.together
+        multiplied = sums * self.threads * self.quads * 4 / _LANES
+        issued = self.together * self.quads + (self.quads - self.held) * self.own * gates + 4 * sums
+        issued += ceil(pairs / 32) * (120 + 4 * self.cluster * min(32, pairs) / 32 * (not self.grid)) + 60
+        part = (multiplied + issued * warps / _ISSUED) * (1 + 0.6 * _ISSUED / warps)
         if self.grid:
-            meeting = _GRID + 8 * self.rows * self.padded * self.cluster / _CACHE
-        else:
-            meeting = _CLUSTERED + _STORE * self.cluster if self.cluster > 1 else _ALONE
-        return multiplied + 0.5 * loaded + blocks * 60.0 + meeting
+            return self.parts * part + _GRID + 8 * self.rows * self.padded / _CACHE
+        return max(self.parts * part, part + (_CLUSTERED if self.cluster > 1 else _ALONE))
 
 
 def choose(gates: int, batch: int, hidden: int) -> Layout | None:
@@ -100,13 +110,12 @@ def layouts(gates: int, batch: int, hidden: int) -> Iterator[Layout]:
             rows = ceil(batch / clusters)
             while rows:
                 if found := _with_rows(layout, gates, rows):
-                    yield found
+                    yield from found
                     break
                 rows //= 2
     units = ceil(hidden / _MOST_BLOCKS)
     for layout in _spread(gates, hidden, ceil(hidden / units), units):
-        if found := _with_rows(replace(layout, grid=True), gates, batch):
-            yield found
+        yield from _with_rows(replace(layout, grid=True), gates, batch)
 
 
 def _spread(gates: int, hidden: int, cluster: int, units: int) -> Iterator[Layout]:
@@ -119,11 +128,13 @@ def _spread(gates: int, hidden: int, cluster: int, units: int) -> Iterator[Layou
                 yield Layout(cluster, threads, units, slices, quads, held, own, 1, 1)
 
 
-def _with_rows(layout: Layout, gates: int, rows: int) -> Layout | None:
-    """The layout for rows of a batch, unless a block's shared memory is too small."""
+def _with_rows(layout: Layout, gates: int, rows: int) -> list[Layout]:
+    """The layout for rows of a batch, as many of which are multiplied at once as registers allow, or half of them at
+    most, so that a part waits while others are computed; none where a block's shared memory is too small."""
     free = _WEIGHTS[layout.threads] - layout.own * gates * layout.held * 4
-    found = replace(layout, rows=rows, together=_together(gates * layout.own, rows, free))
-    return found if found.shared_bytes(gates) <= _MOST_SHARED else None
+    parts = {_together(gates * layout.own, most, free) for most in (rows, ceil(rows / 2))}
+    found = [replace(layout, rows=rows, together=together) for together in sorted(parts)]
+    return [x for x in found if x.shared_bytes(gates) <= _MOST_SHARED]
 
 
 def _together(values: int, rows: int, free: int) -> int:

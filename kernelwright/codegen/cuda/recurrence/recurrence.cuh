@@ -10,12 +10,15 @@ constexpr int CLUSTER = @CLUSTER@, THREADS = @THREADS@, UNITS = @UNITS@, SLICES 
 constexpr int QUADS = @QUADS@, HELD = @HELD@;  // four weights each: of a thread; in its registers, not in shared memory
 constexpr int ROWS = @ROWS@, TOGETHER = @TOGETHER@;  // of a cluster; those that are multiplied at once
 constexpr int CLUSTERS = (BATCH + ROWS - 1) / ROWS, GROUPS = THREADS / SLICES, PADDED = 4 * QUADS * SLICES;
-constexpr int SUMS = TOGETHER * OWN * GATES;  // of a group of threads for the rows that are multiplied at once
+constexpr int PARTS = (ROWS + TOGETHER - 1) / TOGETHER;  // of the rows
+constexpr int SUMS = TOGETHER * OWN * GATES;             // of a group of threads for one part
 constexpr int BUFFERS = @BUFFERS@, SHARED_STATES = BUFFERS * ROWS * PADDED;  // by turns
-constexpr int WEIGHTS = 4 * (QUADS - HELD) * OWN * GATES * THREADS;
-constexpr int SHARED_BYTES = 4 * (WEIGHTS + SHARED_STATES + (ROWS + TOGETHER - 1) / TOGETHER * GROUPS * SUMS);
-constexpr int PAIRS = (ROWS * UNITS + THREADS - 1) / THREADS;  // of a row and an element, that a thread updates
-constexpr int CHAINS = SUMS >= 4 ? 1 : SUMS == 1 ? 4 : 2;      // sums of a product, so that adding waits for none
+constexpr int WEIGHTS = 4 * (QUADS - HELD) * OWN * GATES * THREADS, SHARED_SUMS = (GROUPS * SUMS + 1) / 2 * 2;
+constexpr int SHARED_BYTES = 4 * (WEIGHTS + SHARED_STATES + SHARED_SUMS)@BARRIER_BYTES@;
+constexpr int WARP_GROUPS = 32 / SLICES, WARP_UNITS = WARP_GROUPS * OWN;  // of a warp
+constexpr int PAIRS = WARP_UNITS * TOGETHER, EACH = (PAIRS + 31) / 32;  // of a row of a part and an element, that a warp
+                                                                        // and one of its threads update
+constexpr int CHAINS = SUMS >= 4 ? 1 : SUMS == 1 ? 4 : 2;    // sums of a product, so that adding waits for none
 constexpr int SPREAD = SUMS <= 1 ? 1 : SUMS <= 2 ? 2 : SUMS <= 4 ? 4 : SUMS <= 8 ? 8 : SUMS <= 16 ? 16 : 32;
 static_assert(SUMS <= 32, "sums stay in registers");
 
@@ -60,15 +63,16 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   float4* const weights = reinterpret_cast<float4*>(shared) + threadIdx.x;  // this thread's, THREADS apart
   float* const states = shared + WEIGHTS;
   float* const sums = states + SHARED_STATES;
-  const unsigned thread = threadIdx.x, group = thread / SLICES, slice = thread % SLICES;
+  const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32, slice = thread % SLICES;
   const int cluster = blockIdx.x / CLUSTER, rank = @RANK@;
   const int first_row = cluster * ROWS, rows = BATCH - first_row < ROWS ? BATCH - first_row : ROWS;
   const int first = rank * UNITS, count = HIDDEN - first < UNITS ? HIDDEN - first : UNITS;
+  const int parts = (rows + TOGETHER - 1) / TOGETHER, first_unit = warp * WARP_UNITS;
 
   float4 own[OWN][GATES][HELD > 0 ? HELD : 1];
 #pragma unroll
   for (int v = 0; v < OWN; ++v) {
-    const int unit = group + v * GROUPS;
+    const int unit = first_unit + v * WARP_GROUPS + lane / SLICES;
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
 #pragma unroll
@@ -87,23 +91,26 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
     const int row = place / PADDED, k = place % PADDED;
     states[place] = row < rows && k < HIDDEN ? @FIRST_STATE@ : 0.0f;
   }
-  float own_state[PAIRS][STATES], still[PAIRS][STILL], x[PAIRS][MOVING];
+  // Of each pair of this thread; what differs from part to part of the rows is in memory of its own if there are several.
+  float own_state[PARTS][EACH][STATES], still[PARTS][EACH][STILL], x[EACH][MOVING];
 #pragma unroll
-  for (int p = 0; p < PAIRS; ++p) {
-    const int pair = thread + p * THREADS, row = first_row + pair / UNITS, unit = first + pair % UNITS;
-    const bool there = pair / UNITS < rows && pair % UNITS < count;
+  for (int part = PARTS - 1; part >= 0; --part)
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+      const int pair = lane + 32 * e, own_row = part * TOGETHER + pair / WARP_UNITS;
+      const int row = first_row + own_row, own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit;
+      const bool there = pair < PAIRS && own_row < rows && own_unit < count;
 @BEGIN@
-  }
-  @MEET@
-
+    }
+@MEET@
 #pragma unroll 1
   for (int n = 0; n < STEPS; ++n) {
-    float y[PAIRS][STORES];
     const float* const state = states + n % BUFFERS * ROWS * PADDED;
     float* const next = states + (n + 1) % BUFFERS * ROWS * PADDED;
 #pragma unroll 1
-    for (int row = 0; row < rows; row += TOGETHER) {
-      float sum[CHAINS][SPREAD];
+    for (int part = 0; part < parts; ++part) {
+      const int row = part * TOGETHER, slot = PARTS == 1 ? 0 : part;
+@AWAIT@      float sum[CHAINS][SPREAD], y[EACH][STORES]@NEW_STATE@;
 #pragma unroll
       for (int c = 0; c < CHAINS; ++c)
 #pragma unroll
@@ -138,42 +145,45 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
 #pragma unroll
         for (int s = 0; s < SPREAD; ++s) sum[c - 1][s] += sum[c][s];
       spread_sums<SLICES, SPREAD>(sum[0], slice);
-      float* const to = sums + (row / TOGETHER * GROUPS + group) * SUMS;
-      constexpr int EACH = SPREAD > SLICES ? SPREAD / SLICES : 1, SAME = SLICES > SPREAD ? SLICES / SPREAD : 1;
+      constexpr int LEFT = SPREAD > SLICES ? SPREAD / SLICES : 1, SAME = SLICES > SPREAD ? SLICES / SPREAD : 1;
+#pragma unroll
+      for (int l = 0; l < LEFT; ++l) {
+        const int s = slice / SAME * LEFT + l;
+        if (s < SUMS && slice % SAME == 0) sums[thread / SLICES * SUMS + s] = sum[0][l];
+      }
+      __syncwarp();
 #pragma unroll
       for (int e = 0; e < EACH; ++e) {
-        const int s = slice / SAME * EACH + e;
-        if (s < SUMS && slice % SAME == 0) to[s] = sum[0][e];
+        const int pair = lane + 32 * e, own_row = row + pair / WARP_UNITS;
+        const int own_unit = first_unit + pair % WARP_UNITS;
+        if (pair < PAIRS && own_row < rows && own_unit < count) {
+          const float* const from = sums + (warp * WARP_GROUPS + pair % WARP_GROUPS) * SUMS
+                                    + pair / WARP_GROUPS * GATES;
+          float gate[GATES];
+#pragma unroll
+          for (int g = 0; g < GATES; ++g) gate[g] = from[g];
+          step(x[e], still[slot][e], gate, own_state[slot][e], y[e]);
+          const float after = own_state[slot][e][0];
+@SEND@
+        }
       }
-    }
-    __syncthreads();
+@SENT@      const bool last = part + 1 == parts;
+      const int soon = last ? n + 1 : n, soon_row = last ? 0 : row + TOGETHER;
 #pragma unroll
-    for (int p = 0; p < PAIRS; ++p) {
-      const int pair = thread + p * THREADS, row = pair / UNITS, unit = pair % UNITS;
-      if (row < rows && unit < count) {
-        const float* from = sums + (row / TOGETHER * GROUPS + unit % GROUPS) * SUMS
-                            + (row % TOGETHER * OWN + unit / GROUPS) * GATES;
-        float gate[GATES];
-#pragma unroll
-        for (int g = 0; g < GATES; ++g) gate[g] = from[g];
-        step(x[p], still[p], gate, own_state[p], y[p]);
-        const float after = own_state[p][0];
-@EXCHANGE@
-      }
-    }
-    @ARRIVE@
-#pragma unroll
-    for (int p = 0; p < PAIRS; ++p) {
-      const int pair = thread + p * THREADS, row = first_row + pair / UNITS, unit = first + pair % UNITS;
-      if (pair / UNITS < rows && pair % UNITS < count) {
+      for (int e = 0; e < EACH; ++e) {
+        const int pair = lane + 32 * e, own_row = row + pair / WARP_UNITS;
+        const int own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit;
+        if (pair < PAIRS && own_row < rows && own_unit < count) {
+          const int row = first_row + own_row;
 @WRITE@
-        if (n + 1 < STEPS) {
+        }
+        if (pair < PAIRS && soon_row + pair / WARP_UNITS < rows && own_unit < count && soon < STEPS) {
+          const int row = first_row + soon_row + pair / WARP_UNITS;
 @READ@
         }
       }
     }
-    @WAIT@
-  }
+@TURN@  }
 }
 
 @HEAD@
