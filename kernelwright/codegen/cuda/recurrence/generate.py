@@ -42,55 +42,52 @@ class _Meeting(NamedTuple):
 
 _ALONE = _Meeting(
     "A block computes", "After each step\n// it writes all of them.", "0", "  __syncthreads();\n", "",
-    "          next[own_row * PADDED + first + own_unit] = after;", "", "    __syncthreads();\n", ())
+    "        next[own_row * PADDED + first + own_unit] = own_state[e][0];\n", "", "    __syncthreads();\n", ())
 _IN_CLUSTER = _Meeting(
     "A cluster of {0} blocks computes",
-    "New states of a part of the rows\n// go to the shared memory of all blocks, where a barrier counts their bytes, "
-    "so that each warp goes on with a part as\n// soon as its states are there. A barrier's next phase "
-    "begins two steps later, when all have what they waited for.",
+    "New states go to\n// the shared memory of all blocks, where a barrier counts their bytes, so that each warp goes "
+    "on as soon as they are\n// there. The barrier's next phase begins two steps later, when all have what they waited "
+    "for.",
     "static_cast<int>(kw_cluster_rank())", """\
-  // Of each part of the states of even steps, then of odd ones.
-  const unsigned barriers = kw_shared(sums + SHARED_SUMS);
+  // Of states of even steps and of odd ones.
+  const unsigned barriers = kw_shared(states + SHARED_STATES + SHARED_SUMS), bytes = 4 * HIDDEN * rows;
   if (thread == 0) {
-    for (int b = 0; b < 2 * PARTS; ++b) kw_barrier_init(barriers + 8 * b, 1);
+    kw_barrier_init(barriers, 1);
+    kw_barrier_init(barriers + 8, 1);
     kw_barriers_ready();
-    for (int n = 1; n < STEPS && n < 3; ++n)
-      for (int part = 0; part < parts; ++part)
-        kw_barrier_expect(barriers + 8 * (n % 2 * PARTS + part), bytes_of(part, rows));
+    if (STEPS > 1) kw_barrier_expect(barriers + 8, bytes);
+    if (STEPS > 2) kw_barrier_expect(barriers, bytes);
   }
   kw_cluster_sync();
 """, """\
-      if (n > 0) {
-        const unsigned barrier = barriers + 8 * (n % 2 * PARTS + part);
-        kw_cluster_await(barrier, (n - 1) / 2 % 2);
-        if (thread == 0 && n + 2 < STEPS) kw_barrier_expect(barrier, bytes_of(part, rows));
-      }
-""", """\
-          new_state[e] = after;""", """\
-      if (n + 1 < STEPS) {
-        // They are put together, for shared memory takes as long for four as for one.
-        float* const staged = sums + warp * WARP_GROUPS * SUMS;
-        __syncwarp();
+    if (n > 0) {
+      kw_cluster_await(barriers + n % 2 * 8, (n - 1) / 2 % 2);
+      if (thread == 0 && n + 2 < STEPS) kw_barrier_expect(barriers + n % 2 * 8, bytes);
+    }
+""", "", """\
+    if (n + 1 < STEPS) {
+      // They are put together: it takes as long to send four as to send one.
+      __syncwarp();
 #pragma unroll
-        for (int e = 0; e < EACH; ++e)
-          if (lane + 32 * e < PAIRS) staged[lane + 32 * e] = new_state[e];
-        __syncwarp();
-        const unsigned barrier = barriers + 8 * ((n + 1) % 2 * PARTS + part);
+      for (int e = 0; e < EACH; ++e)
+        if (lane + 32 * e < PAIRS) sums[lane + 32 * e] = own_state[e][0];
+      __syncwarp();
 #pragma unroll
-        for (int place = lane; place < PAIRS / WIDE * CLUSTER; place += 32) {
-          const int pair = place % (PAIRS / WIDE) * WIDE, own_row = row + pair / WARP_UNITS;
-          const int own_unit = first_unit + pair % WARP_UNITS;
-          if (own_row < rows && own_unit < count)
-            kw_cluster_store<WIDE>(next + own_row * PADDED + first + own_unit, staged + pair, barrier,
-                                   place / (PAIRS / WIDE));
-        }
+      for (int place = lane; place < PAIRS / WIDE * CLUSTER; place += 32) {
+        const int pair = place % (PAIRS / WIDE) * WIDE, own_row = pair / WARP_UNITS;
+        const int own_unit = first_unit + pair % WARP_UNITS;
+        if (own_row < rows && own_unit < count)
+          kw_cluster_store<WIDE>(next + own_row * PADDED + first + own_unit, sums + pair, barriers + (n + 1) % 2 * 8,
+                                 place / (PAIRS / WIDE));
       }
+    }
 """, "", ("tensor_core", "cluster"))
 _IN_MEMORY = _Meeting(
     "All {0} blocks compute", "After each step\n// every block writes its elements to global memory, with the step's "
     "number, and waits for those of the others there.", "static_cast<int>(blockIdx.x)", "  __syncthreads();\n", "",
-    "          kw_tagged_store(exchange + (n + 1) % 2 * WORDS + own_row * HIDDEN + first + own_unit, after, n + 1);",
-    "", """\
+    """\
+        kw_tagged_store(exchange + (n + 1) % 2 * WORDS + own_row * HIDDEN + first + own_unit, own_state[e][0], n + 1);
+""", "", """\
     __syncthreads();
     if (n + 1 < STEPS) receive(exchange + (n + 1) % 2 * WORDS, n + 1, next);
     __syncthreads();
@@ -99,16 +96,10 @@ _WORDS = """
 constexpr int WORDS = (BATCH * HIDDEN + 1) / 2 * 2;  // of a step, in global memory; they are read in pairs
 
 """
-#: How states come to every block of a cluster.
-_BYTES_OF = """
+_WIDE = """
 constexpr int LEAST = HIDDEN | UNITS | WARP_UNITS;
 constexpr int WIDE = LEAST % 4 == 0 ? 4 : LEAST % 2 == 0 ? 2 : 1;  // states that are sent together
-
-// Bytes of a part's states of one step.
-static __device__ __forceinline__ unsigned bytes_of(int part, int rows) {
-  const int left = rows - part * TOGETHER;
-  return 4 * HIDDEN * (left < TOGETHER ? left : TOGETHER);
-}
+static_assert(4 * HIDDEN * ROWS < 1 << 20, "a barrier counts the bytes of a step");
 """
 
 
@@ -131,12 +122,11 @@ def generate(kernel: Recurrence, name: str, layout: Layout | None = None) -> Ker
         parameters.append("unsigned long long* exchange")
         arguments.append("exchange")
     weights = [f"in{w.buffer}" for w in kernel.weights]
-    begin = ["#pragma unroll", "for (int s = 0; s < STATES; ++s) own_state[part][e][s] = 0.0f;", "if (there) {",
-             *(f"  own_state[part][e][{s}] = {cell.initial_call(s, ['row', 'unit'])};"
+    begin = ["#pragma unroll", "for (int s = 0; s < STATES; ++s) own_state[e][s] = 0.0f;", "if (there) {",
+             *(f"  own_state[e][{s}] = {cell.initial_call(s, ['row', 'unit'])};"
                for s in range(len(kernel.updates))),
-             "}", *cell.reads("0", cell.still, "still[part][e]", "there"),
-             *(["if (part == 0) {", *(f"  {line}" for line in cell.reads("0", cell.moving, "x[e]", "there")), "}"]
-               if cell.moving else [])]
+             "}", *cell.reads("0", cell.still, "still[e]", "there"),
+             *cell.reads("0", cell.moving, "x[e]", "there")]
     text = fill(text_beside(__file__, "recurrence.cuh"), {
         "NAME": name, "COMMENT": f"{kernel.steps} steps, batch {batch}, a state of {hidden}.",
         "STEPS": kernel.steps, "BATCH": batch, "HIDDEN": hidden, "GATES": kernel.gates, "CONSTANTS": cell.constants,
@@ -148,13 +138,12 @@ def generate(kernel: Recurrence, name: str, layout: Layout | None = None) -> Ker
         "WEIGHTS_FROM": _weights(kernel), "STEP": cell.step(),
         "INITIAL": "\n".join(cell.initial(s) for s in range(len(kernel.updates))),
         "RECEIVE": _WORDS + text_beside(__file__, "receive.cuh") if layout.grid else
-                   _BYTES_OF if layout.cluster > 1 else "",
-        "NEW_STATE": ", new_state[EACH] = {}" if layout.barriers else "",
-        "BARRIER_BYTES": " + 16 * PARTS" if layout.barriers else "",
+                   _WIDE if layout.cluster > 1 else "",
+        "BARRIER_BYTES": " + 16" if layout.barriers else "",
         "PARAMETERS": ", ".join(parameters), "RANK": meeting.rank,
-        "FIRST_STATE": cell.initial_call(0, ["first_row + row", "k"]), "BEGIN": _lines(begin, 6),
+        "FIRST_STATE": cell.initial_call(0, ["first_row + row", "k"]), "BEGIN": _lines(begin, 4),
         "MEET": meeting.meet, "AWAIT": meeting.wait, "SEND": meeting.send, "SENT": meeting.sent, "TURN": meeting.turn,
-        "WRITE": _lines(cell.writes("n", "y[e]"), 10), "READ": _lines(cell.reads("soon", cell.moving, "x[e]"), 10),
+        "WRITE": _lines(cell.writes("n", "y[e]"), 8), "READ": _lines(cell.reads("(n + 1)", cell.moving, "x[e]"), 10),
         "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
         "LAUNCH": _lines(_launch(name, layout, kernel.gates, ", ".join(arguments)), 2),
     })

@@ -20,12 +20,14 @@ _CLUSTERS = {1: 128, 2: 60, 4: 28, PORTABLE: 14, 16: 6}
 _MOST_BLOCKS = 112
 #: Threads of a block, and weights that each may have in registers beside what else it needs there.
 _WEIGHTS = {128: 160, 256: 160, 512: 72}
+#: Registers of a multiprocessor, those that a thread needs beside weights, states and sums, and how many sums it may
+#: have: more take fewer loads, fewer a shorter text.
+_REGISTERS, _NEEDED, _SUMS = 65536, 30, (16, 32)
 #: Bytes of shared memory that a block uses at most.
 _MOST_SHARED = 220 * 1024
 # What is expected of a device of compute capability 9.0, and by what layouts are compared: multiply-adds of a
-# multiprocessor a cycle, and instructions of its warps. What a step waits for besides, alone, in a cluster and in a
-# grid, and bytes a cycle that this exchanges, were fitted to times of `benchmarks/kernels_recurrence.py`.
-_LANES, _ISSUED, _ALONE, _CLUSTERED, _GRID, _CACHE = 128, 4, 500.0, 900.0, 2200.0, 20.0
+# multiprocessor a cycle, and instructions of its warps.
+_LANES, _ISSUED = 128, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +60,23 @@ class Layout:
         return 4 * self.quads * self.slices
 
     @property
-    def parts(self) -> int:
-        """How often ``together`` rows are multiplied in a step."""
+    def blocks(self) -> int:
+        """Blocks of rows that are multiplied at once."""
         return ceil(self.rows / self.together)
 
     @property
+    def pairs(self) -> int:
+        """Pairs of a row and an element of the state that a thread updates."""
+        return ceil(32 // self.slices * self.own * self.rows / 32)
+
+    @property
     def barriers(self) -> int:
-        """Barriers in shared memory: of each part of the states of two steps, in a cluster."""
-        return 2 * self.parts if self.cluster > 1 and not self.grid else 0
+        """Barriers in shared memory: of the states of two steps, in a cluster."""
+        return 2 if self.cluster > 1 and not self.grid else 0
 
     def shared_bytes(self, gates: int) -> int:
-        """The states, the sums of a part of the rows, the weights that are not in registers, and barriers."""
-        sums = self.together * (self.threads // self.slices) * self.own * gates
+        """The states, the sums, the weights that are not in registers, and barriers."""
+        sums = self.blocks * self.together * (self.threads // self.slices) * self.own * gates
         return (4 * (self.buffers * self.rows * self.padded + sums + sums % 2) + 16 * self._shared_quads(gates)
                 + 8 * self.barriers)
 
@@ -77,25 +84,31 @@ class Layout:
         return (self.quads - self.held) * self.own * gates * self.threads
 
     def cycles(self, gates: int) -> float:
-        """What a step is predicted to take: all parts of the rows, one after the other, or one of them and what it
-        waits for, as others go on meanwhile."""
-        warps, sums = self.threads / 32, self.together * self.own * gates
-        pairs = 32 // self.slices * self.own * self.together
-        multiplied = sums * self.threads * self.quads * 4 / _LANES
-        issued = self.together * self.quads + (self.quads - self.held) * self.own * gates + 4 * sums
-        issued += ceil(pairs / 32) * (120 + 4 * self.cluster * min(32, pairs) / 32 * (not self.grid)) + 60
-        part = (multiplied + issued * warps / _ISSUED) * (1 + 0.6 * _ISSUED / warps)
+        """What a step is predicted to take: products of all rows, one block after the other, then updates and the
+        exchange. The numbers were fitted to 1,100 times of `benchmarks/kernels_recurrence.py --tune` on an H200, which
+        they meet within 15 % (root of the mean square), and the chosen layout takes at most 10 % longer than the best.
+        """
+        warps, values = self.threads / 32, self.own * gates
+        multiplied = self.together * self.threads * values * self.quads * 4 / _LANES
+        loaded = 2.1 * warps * self.together * self.quads + 2.0 * self._shared_quads(gates) / 32
+        summed = 2.0 * warps * self.together * values
+        block = multiplied * (1 + 0.18 * _ISSUED / warps) + loaded + summed + 300
+        updated = 240 + 67 * self.pairs * warps / _ISSUED
         if self.grid:
-            return self.parts * part + _GRID + 8 * self.rows * self.padded / _CACHE
-        return max(self.parts * part, part + (_CLUSTERED if self.cluster > 1 else _ALONE))
+            exchanged = 2250 + 170 * self.rows * self.padded / self.threads
+        else:
+            exchanged = 150 + self.cluster * (8 + self.rows * self.padded / 34) if self.cluster > 1 else 0
+        return self.blocks * block + updated + exchanged
 
 
 def choose(gates: int, batch: int, hidden: int) -> Layout | None:
-    """The layout of the least predicted time, of clusters that every device has where one of these will do; None where
+    """The layout of the least predicted time; one that not every device has must be better by a sixth. None where
     nothing holds the weights and the states."""
-    def cost(layout: Layout) -> tuple[bool, float]:
-        waves = 1 if layout.grid else ceil(ceil(batch / layout.rows) / _CLUSTERS[layout.cluster])
-        return layout.cluster > PORTABLE, waves * layout.cycles(gates)
+    def cost(layout: Layout) -> float:
+        if layout.grid:
+            return layout.cycles(gates)
+        waves = ceil(ceil(batch / layout.rows) / _CLUSTERS[layout.cluster])
+        return waves * layout.cycles(gates) * (7 / 6 if layout.cluster > PORTABLE else 1)
 
     return min(layouts(gates, batch, hidden), key=cost, default=None)
 
@@ -129,15 +142,12 @@ def _spread(gates: int, hidden: int, cluster: int, units: int) -> Iterator[Layou
 
 
 def _with_rows(layout: Layout, gates: int, rows: int) -> list[Layout]:
-    """The layout for rows of a batch, as many of which are multiplied at once as registers allow, or half of them at
-    most, so that a part waits while others are computed; none where a block's shared memory is too small."""
-    free = _WEIGHTS[layout.threads] - layout.own * gates * layout.held * 4
-    parts = {_together(gates * layout.own, most, free) for most in (rows, ceil(rows / 2))}
-    found = [replace(layout, rows=rows, together=together) for together in sorted(parts)]
-    return [x for x in found if x.shared_bytes(gates) <= _MOST_SHARED]
-
-
-def _together(values: int, rows: int, free: int) -> int:
-    """Rows whose products are taken at once: as many sums as latency asks for and registers allow."""
-    most = max(1, min(rows, 16 // values, (free + 16) // (values + 4)))
-    return ceil(rows / ceil(rows / most))
+    """The layout for rows of a batch, of which a few or many are multiplied at once; none where registers or a block's
+    shared memory do not hold them."""
+    whole, values = replace(layout, rows=rows), layout.own * gates
+    # Of a thread: what a step needs anyway, its weights, and of each pair what it reads and keeps.
+    free = min(255, _REGISTERS // layout.threads) - _NEEDED - 4 * layout.held * values - whole.pairs * (2 * gates + 2)
+    at_once = {min(rows, sums // values, free // (values + 4)) for sums in _SUMS}
+    evenly = sorted({ceil(rows / ceil(rows / together)) for together in at_once if together > 0})
+    return [x for together in evenly
+            if (x := replace(whole, together=together)).shared_bytes(gates) <= _MOST_SHARED]

@@ -10,15 +10,15 @@ constexpr int CLUSTER = @CLUSTER@, THREADS = @THREADS@, UNITS = @UNITS@, SLICES 
 constexpr int QUADS = @QUADS@, HELD = @HELD@;  // four weights each: of a thread; in its registers, not in shared memory
 constexpr int ROWS = @ROWS@, TOGETHER = @TOGETHER@;  // of a cluster; those that are multiplied at once
 constexpr int CLUSTERS = (BATCH + ROWS - 1) / ROWS, GROUPS = THREADS / SLICES, PADDED = 4 * QUADS * SLICES;
-constexpr int PARTS = (ROWS + TOGETHER - 1) / TOGETHER;  // of the rows
-constexpr int SUMS = TOGETHER * OWN * GATES;             // of a group of threads for one part
+constexpr int BLOCKS = (ROWS + TOGETHER - 1) / TOGETHER;  // of rows that are multiplied at once
+constexpr int SUMS = TOGETHER * OWN * GATES;  // of a group of threads for these
 constexpr int BUFFERS = @BUFFERS@, SHARED_STATES = BUFFERS * ROWS * PADDED;  // by turns
-constexpr int WEIGHTS = 4 * (QUADS - HELD) * OWN * GATES * THREADS, SHARED_SUMS = (GROUPS * SUMS + 1) / 2 * 2;
+constexpr int WEIGHTS = 4 * (QUADS - HELD) * OWN * GATES * THREADS;
+constexpr int SHARED_SUMS = (BLOCKS * GROUPS * SUMS + 1) / 2 * 2;
 constexpr int SHARED_BYTES = 4 * (WEIGHTS + SHARED_STATES + SHARED_SUMS)@BARRIER_BYTES@;
 constexpr int WARP_GROUPS = 32 / SLICES, WARP_UNITS = WARP_GROUPS * OWN;  // of a warp
-constexpr int PAIRS = WARP_UNITS * TOGETHER, EACH = (PAIRS + 31) / 32;  // of a row of a part and an element, that a warp
-                                                                        // and one of its threads update
-constexpr int CHAINS = SUMS >= 4 ? 1 : SUMS == 1 ? 4 : 2;    // sums of a product, so that adding waits for none
+constexpr int PAIRS = WARP_UNITS * ROWS, EACH = (PAIRS + 31) / 32;  // of a row and an element; of a warp, of its threads
+constexpr int CHAINS = SUMS >= 4 ? 1 : SUMS == 1 ? 4 : 2;  // sums of a product, so that adding waits for none
 constexpr int SPREAD = SUMS <= 1 ? 1 : SUMS <= 2 ? 2 : SUMS <= 4 ? 4 : SUMS <= 8 ? 8 : SUMS <= 16 ? 16 : 32;
 static_assert(SUMS <= 32, "sums stay in registers");
 
@@ -62,12 +62,12 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
   KW_DYNAMIC_SHARED(float, shared);
   float4* const weights = reinterpret_cast<float4*>(shared) + threadIdx.x;  // this thread's, THREADS apart
   float* const states = shared + WEIGHTS;
-  float* const sums = states + SHARED_STATES;
+  float* const sums = states + SHARED_STATES + threadIdx.x / 32 * (BLOCKS * WARP_GROUPS * SUMS);  // of this warp
   const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32, slice = thread % SLICES;
   const int cluster = blockIdx.x / CLUSTER, rank = @RANK@;
   const int first_row = cluster * ROWS, rows = BATCH - first_row < ROWS ? BATCH - first_row : ROWS;
   const int first = rank * UNITS, count = HIDDEN - first < UNITS ? HIDDEN - first : UNITS;
-  const int parts = (rows + TOGETHER - 1) / TOGETHER, first_unit = warp * WARP_UNITS;
+  const int first_unit = warp * WARP_UNITS;
 
   float4 own[OWN][GATES][HELD > 0 ? HELD : 1];
 #pragma unroll
@@ -91,26 +91,25 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
     const int row = place / PADDED, k = place % PADDED;
     states[place] = row < rows && k < HIDDEN ? @FIRST_STATE@ : 0.0f;
   }
-  // Of each pair of this thread; what differs from part to part of the rows is in memory of its own if there are several.
-  float own_state[PARTS][EACH][STATES], still[PARTS][EACH][STILL], x[EACH][MOVING];
+  // Of each pair of this thread: it keeps its states, and asks for what it reads anew one step ahead.
+  float own_state[EACH][STATES], still[EACH][STILL], x[EACH][MOVING];
 #pragma unroll
-  for (int part = PARTS - 1; part >= 0; --part)
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-      const int pair = lane + 32 * e, own_row = part * TOGETHER + pair / WARP_UNITS;
-      const int row = first_row + own_row, own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit;
-      const bool there = pair < PAIRS && own_row < rows && own_unit < count;
+  for (int e = 0; e < EACH; ++e) {
+    const int pair = lane + 32 * e, own_row = pair / WARP_UNITS, row = first_row + own_row;
+    const int own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit;
+    const bool there = pair < PAIRS && own_row < rows && own_unit < count;
 @BEGIN@
-    }
+  }
 @MEET@
 #pragma unroll 1
   for (int n = 0; n < STEPS; ++n) {
     const float* const state = states + n % BUFFERS * ROWS * PADDED;
     float* const next = states + (n + 1) % BUFFERS * ROWS * PADDED;
-#pragma unroll 1
-    for (int part = 0; part < parts; ++part) {
-      const int row = part * TOGETHER, slot = PARTS == 1 ? 0 : part;
-@AWAIT@      float sum[CHAINS][SPREAD], y[EACH][STORES]@NEW_STATE@;
+@AWAIT@#pragma unroll 1
+    for (int block = 0; block < BLOCKS; ++block) {
+      const int row = block * TOGETHER;
+      if (row >= rows) break;
+      float sum[CHAINS][SPREAD];
 #pragma unroll
       for (int c = 0; c < CHAINS; ++c)
 #pragma unroll
@@ -149,36 +148,31 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
 #pragma unroll
       for (int l = 0; l < LEFT; ++l) {
         const int s = slice / SAME * LEFT + l;
-        if (s < SUMS && slice % SAME == 0) sums[thread / SLICES * SUMS + s] = sum[0][l];
+        if (s < SUMS && slice % SAME == 0) sums[(block * WARP_GROUPS + lane / SLICES) * SUMS + s] = sum[0][l];
       }
-      __syncwarp();
+    }
+    __syncwarp();
+    float y[EACH][STORES];
 #pragma unroll
-      for (int e = 0; e < EACH; ++e) {
-        const int pair = lane + 32 * e, own_row = row + pair / WARP_UNITS;
-        const int own_unit = first_unit + pair % WARP_UNITS;
-        if (pair < PAIRS && own_row < rows && own_unit < count) {
-          const float* const from = sums + (warp * WARP_GROUPS + pair % WARP_GROUPS) * SUMS
-                                    + pair / WARP_GROUPS * GATES;
-          float gate[GATES];
+    for (int e = 0; e < EACH; ++e) {
+      const int pair = lane + 32 * e, own_row = pair / WARP_UNITS;
+      const int own_unit = first_unit + pair % WARP_UNITS;
+      if (pair < PAIRS && own_row < rows && own_unit < count) {
+        const float* const from = sums + (own_row / TOGETHER * WARP_GROUPS + pair % WARP_GROUPS) * SUMS
+                                  + (own_row % TOGETHER * OWN + pair % WARP_UNITS / WARP_GROUPS) * GATES;
+        float gate[GATES];
 #pragma unroll
-          for (int g = 0; g < GATES; ++g) gate[g] = from[g];
-          step(x[e], still[slot][e], gate, own_state[slot][e], y[e]);
-          const float after = own_state[slot][e][0];
-@SEND@
-        }
-      }
-@SENT@      const bool last = part + 1 == parts;
-      const int soon = last ? n + 1 : n, soon_row = last ? 0 : row + TOGETHER;
-#pragma unroll
-      for (int e = 0; e < EACH; ++e) {
-        const int pair = lane + 32 * e, own_row = row + pair / WARP_UNITS;
-        const int own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit;
-        if (pair < PAIRS && own_row < rows && own_unit < count) {
-          const int row = first_row + own_row;
+        for (int g = 0; g < GATES; ++g) gate[g] = from[g];
+        step(x[e], still[e], gate, own_state[e], y[e]);
+@SEND@      }
+    }
+@SENT@#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+      const int pair = lane + 32 * e, own_row = pair / WARP_UNITS;
+      const int own_unit = first_unit + pair % WARP_UNITS, unit = first + own_unit, row = first_row + own_row;
+      if (pair < PAIRS && own_row < rows && own_unit < count) {
 @WRITE@
-        }
-        if (pair < PAIRS && soon_row + pair / WARP_UNITS < rows && own_unit < count && soon < STEPS) {
-          const int row = first_row + soon_row + pair / WARP_UNITS;
+        if (n + 1 < STEPS) {
 @READ@
         }
       }
