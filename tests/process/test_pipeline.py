@@ -222,9 +222,11 @@ def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch, clocks_decide):
 
     def slow(*arguments, **options):
         timing = time_model(*arguments, **options)
-        if "eager" in timing.ratios:
-            timing.ratios["eager"] = replace(timing.ratios["eager"], value=0.5)
-        return timing
+        eager = replace(timing.entries["eager"], busy=False)
+        twice = replace(eager, name="candidate", rounds=tuple(2 * seconds for seconds in eager.rounds),
+                        median=2 * eager.median,
+                        back_to_back_seconds=eager.back_to_back_seconds and 2 * eager.back_to_back_seconds)
+        return replace(timing, entries=timing.entries | {"eager": eager, "candidate": twice})
 
     monkeypatch.setattr(selection, "time_model", slow)
     result = kernelwright.optimize(path, effort="quick", target="cpp")
