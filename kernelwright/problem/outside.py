@@ -37,6 +37,8 @@ _BUILTINS = ("open", "input", "globals", "eval", "exec", "__import__")
 #: Larger containers take too long to compare at every call.
 MOST_ELEMENTS = 4096
 _DEPTH = 4
+#: Where this package is.
+_PACKAGE = Path(__file__).parents[1]
 _INTERNAL = frozenset(vars(nn.Module()))
 #: Methods that no call of a model runs.
 _AT_CONSTRUCTION = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__", "__setstate__", "__repr__"})
@@ -80,11 +82,12 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Whether a source file belongs to Python or to an installed package.
+    """Whether a source file belongs to Python, to an installed package, or to this one, which may be used from a
+    checkout: methods of ours that classes of emitted files have are no code of the user's.
 
     Installers leave the metadata of packages beside them, whatever the folder is called (``pip install --target``).
     """
-    if {"site-packages", "dist-packages"} & set(Path(file).parts):
+    if {"site-packages", "dist-packages"} & set(Path(file).parts) or _PACKAGE in Path(file).parents:
         return True
     if any(folder in Path(file).parents and next(folder.glob("*.dist-info"), None) for folder in map(Path, sys.path)):
         return True

@@ -16,6 +16,7 @@ import torch
 from emitted_tools import assert_like, import_path, import_text, kernels_run, models, original_runs, write_problem
 
 import kernelwright
+from kernelwright.build.module import load_text
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.problem.outside import is_installed, read_outside
 from kernelwright.roofline.devices import GENERIC_CPU
@@ -548,3 +549,14 @@ def test_packages_are_known_by_their_metadata(tmp_path, monkeypatch) -> None:
     assert is_installed(str(package / "__init__.py"))
     assert not is_installed(str(tmp_path / "mine.py"))
     is_installed.cache_clear()
+
+
+def test_code_of_this_package_is_not_the_users() -> None:
+    """Also where it is used from a checkout. Classes of emitted files get a method of it, which says how they are
+    pickled."""
+    text = HEAD + "class Model(nn.Module):\n    def forward(self, x):\n        return torch.tanh(x) * 2.0\n"
+    model = load_text(text, "mine").Model()
+    assert "__reduce_ex__" in vars(type(model))
+    assert is_installed(kernelwright.__file__) and not is_installed(__file__)
+    found = read_outside(model)
+    assert not found.refused and not found.values
