@@ -56,6 +56,11 @@ class CellText:
             lines.append(f"{array}[{n}] = {f'{there} ? {text} : 0.0f' if there else text};")
         return lines
 
+    def prefetches(self, step: str) -> list[str]:
+        """Lines that ask for what a step reads anew, for the second-level cache."""
+        return [f"kw_prefetch(in{load.buffer} + {self.place(load.index, [step, *self.names[1:]])});"
+                for load in self.moving]
+
     def writes(self, step: str, array: str) -> list[str]:
         """Lines that store what a step gives, some of it in the last step alone."""
         def line(store: Store, number: int) -> str:

@@ -24,6 +24,9 @@ from kernelwright.codegen.source import KernelSource, Unsuitable, text_beside
 from kernelwright.codegen.template import fill
 from kernelwright.plan.kernels import Recurrence
 
+#: A step takes about as long as memory does to answer, and no step must wait for it.
+_AHEAD = 4
+
 
 class _Meeting(NamedTuple):
     """How the blocks that share a row hand each other new states: the lines in which they do, in the order of these in
@@ -42,7 +45,8 @@ class _Meeting(NamedTuple):
 
 _ALONE = _Meeting(
     "A block computes", "After each step\n// it writes all of them.", "0", "  __syncthreads();\n", "",
-    "        next[own_row * PADDED + first + own_unit] = own_state[e][0];\n", "", "    __syncthreads();\n", ())
+    "        next[own_row * PADDED + first + own_unit] = own_state[e][0];\n", "", "    __syncthreads();\n",
+    ("tensor_core",))
 _IN_CLUSTER = _Meeting(
     "A cluster of {0} blocks computes",
     "New states go to\n// the shared memory of all blocks, where a barrier counts their bytes, so that each warp goes "
@@ -144,6 +148,7 @@ def generate(kernel: Recurrence, name: str, layout: Layout | None = None) -> Ker
         "FIRST_STATE": cell.initial_call(0, ["first_row + row", "k"]), "BEGIN": _lines(begin, 4),
         "MEET": meeting.meet, "AWAIT": meeting.wait, "SEND": meeting.send, "SENT": meeting.sent, "TURN": meeting.turn,
         "WRITE": _lines(cell.writes("n", "y[e]"), 8), "READ": _lines(cell.reads("(n + 1)", cell.moving, "x[e]"), 10),
+        "AHEAD": _AHEAD, "PREFETCH": _lines(cell.prefetches("(n + AHEAD)"), 10),
         "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
         "LAUNCH": _lines(_launch(name, layout, kernel.gates, ", ".join(arguments)), 2),
     })

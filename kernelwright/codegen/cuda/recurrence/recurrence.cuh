@@ -18,6 +18,7 @@ constexpr int SHARED_SUMS = (BLOCKS * GROUPS * SUMS + 1) / 2 * 2;
 constexpr int SHARED_BYTES = 4 * (WEIGHTS + SHARED_STATES + SHARED_SUMS)@BARRIER_BYTES@;
 constexpr int WARP_GROUPS = 32 / SLICES, WARP_UNITS = WARP_GROUPS * OWN;  // of a warp
 constexpr int PAIRS = WARP_UNITS * ROWS, EACH = (PAIRS + 31) / 32;  // of a row and an element; of a warp, of its threads
+constexpr int AHEAD = @AHEAD@;  // steps by which the second-level cache is asked for what a step reads
 constexpr int CHAINS = SUMS >= 4 ? 1 : SUMS == 1 ? 4 : 2;  // sums of a product, so that adding waits for none
 constexpr int SPREAD = SUMS <= 1 ? 1 : SUMS <= 2 ? 2 : SUMS <= 4 ? 4 : SUMS <= 8 ? 8 : SUMS <= 16 ? 16 : 32;
 static_assert(SUMS <= 32, "sums stay in registers");
@@ -174,6 +175,9 @@ static __global__ void __launch_bounds__(@THREADS@, 1) @NAME@_core(
 @WRITE@
         if (n + 1 < STEPS) {
 @READ@
+        }
+        if (n + AHEAD < STEPS) {
+@PREFETCH@
         }
       }
     }
