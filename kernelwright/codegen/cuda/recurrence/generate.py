@@ -2,13 +2,15 @@
 
 What a step takes on a cluster of blocks: each block's weights times each row of its part of the batch, from registers
 and shared memory (one multiply-add for each weight and row, 128 a cycle on a multiprocessor), sums over the threads
-that share an element, what the step computes of these, and new states written to the shared memory of all blocks of the
-cluster, which then meet. What a step reads from memory besides is asked for one step ahead. The idea of weights that
-stay on the chip is that of G. Diamos et al., "Persistent RNNs: Stashing Recurrent Weights On-Chip", ICML 2016.
+that share an element, what the step computes of these, and new states stored to the shared memory of all blocks of the
+cluster, where a barrier counts their bytes. Each warp does all of this by itself, and goes on when states are there.
+What a step reads from memory besides is asked for ahead. The idea of weights that stay on the chip is that of G. Diamos
+et al., "Persistent RNNs: Stashing Recurrent Weights On-Chip", ICML 2016.
 
 Rows of the batch do not depend on each other, so clusters wait for no other cluster. Where a cluster does not hold the
-weights, a grid of blocks that all run at once does, and new states go through global memory. Without products every
-element goes through all steps by itself (:mod:`kernelwright.codegen.cuda.recurrence.pointwise`).
+weights, a grid of blocks that all run at once does, and new states go through global memory, each with the number of
+its step. Without products every element goes through all steps by itself
+(:mod:`kernelwright.codegen.cuda.recurrence.pointwise`).
 """
 
 from __future__ import annotations
