@@ -18,6 +18,8 @@ settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
 
 _numbers = itertools.count()
+#: Of times that decide nothing, and of those of a machine that has nothing else to do.
+_ROUNDS, _MOST_ROUNDS = 25, 500
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +34,12 @@ def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 @pytest.fixture(scope="session", autouse=True)
 def clocks_drop_nothing() -> Iterator[None]:
     """No program and no kernel goes back to PyTorch for what it takes on a machine that may be busy, and no clock looks
-    whether it is: tests that say what follows from that tell it what it sees."""
+    whether it is: tests that say what follows from that tell it what it sees. So few rounds do for times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kernelwright.timing.processor.waits", dict)
         patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
         patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
+        patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
         yield
 
 
@@ -55,6 +58,7 @@ def clocks_of_idle_machines(request: pytest.FixtureRequest) -> None:
     """They do where a test has a machine to itself, or a device."""
     if {"gpu", "clocked"} & {mark.name for mark in request.node.iter_markers()}:
         request.getfixturevalue("clocks_decide")
+        request.getfixturevalue("monkeypatch").setattr("kernelwright.timing.rounds.MOST_ROUNDS", _MOST_ROUNDS)
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
+import cProfile
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -143,24 +142,14 @@ def check_rewrite(graph: Graph, *, tolerance: float = 1e-9,
 
 def calls(function: Callable[[], object]) -> int:
     """How many calls of the package's functions it takes, and calls in these of functions in C."""
-    counted = 0
-    own: dict[CodeType, bool] = {}
-
-    def count(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal counted
-        code = frame.f_code
-        if event in ("call", "c_call"):
-            if code not in own:
-                own[code] = code.co_filename.startswith(PACKAGE)
-            counted += own[code]
-
-    before = sys.getprofile()
-    sys.setprofile(count)
+    profile = cProfile.Profile()
+    profile.enable()
     try:
         function()
     finally:
-        sys.setprofile(before)
-    return counted
+        profile.disable()
+    own = [e for e in profile.getstats() if not isinstance(e.code, str) and e.code.co_filename.startswith(PACKAGE)]
+    return sum(e.callcount + sum(c.callcount for c in e.calls or () if isinstance(c.code, str)) for e in own)
 
 
 # Captured models ---------------------------------------------------------------------------------

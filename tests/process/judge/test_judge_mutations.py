@@ -16,7 +16,7 @@ from mutations.corpus import FAULTS, Mutant, Texts, candidates, collect
 from mutations.fault import Fault
 
 #: Sampled kinds of fault, one candidate each.
-SAMPLE = 20
+SAMPLE = 12
 WRITTEN = [base for base in BASES if not base.emitted]
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+import torch
 from contraction_cases import ContractionCase, convolution, with_epilogue
-from contraction_tools import Source, all_generated, check_thread_order, compiled, generated, on_hopper, run
+from contraction_tools import Source, all_generated, compiled, generated, on_hopper, run
 from gemm_epilogues import every, moments
 from gemm_matrix import check, check_on_the_device
 from test_row_buffered import IMAGE, LONG, MANY, ROUNDED, tiling
@@ -67,25 +68,38 @@ def libraries():
     return compiled(all_strips(CASES))
 
 
-@pytest.mark.parametrize("processors", ["1", "132"])
-def test_against_float64(libraries, processors, monkeypatch):
-    monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", processors)
-    for (case, _), library in zip(TWICE, libraries, strict=True):
-        check(case, run(*library, case.inputs())[0])
+@pytest.fixture(scope="module")
+def results(libraries):
+    """What each gives: on one multiprocessor and on many in turn, so that a case has one in short strips, the other in
+    whole ones."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for number, ((case, _), library) in enumerate(zip(TWICE, libraries, strict=True)):
+            patch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", ("1", "132")[(number + number // len(CASES)) % 2])
+            found.append(run(*library, case.inputs())[0])
+    return found
 
 
-@pytest.mark.parametrize("order", ["reverse", "7"])
-def test_the_order_of_threads_changes_nothing(order, libraries, monkeypatch):
+def test_against_float64(results):
+    for (case, _), found in zip(TWICE, results, strict=True):
+        check(case, found)
+
+
+@pytest.mark.parametrize(("order", "strips"), [("reverse", "short"), ("7", "whole")])
+def test_the_order_of_threads_changes_nothing(order, strips, libraries, results, monkeypatch):
     monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
-    check_thread_order(order, [case for case, _ in TWICE], libraries)
+    monkeypatch.setenv("KERNELWRIGHT_EMULATION_ORDER", order)
+    half = slice(None, len(CASES)) if strips == "short" else slice(len(CASES), None)
+    for (case, _), library, expected in zip(TWICE[half], libraries[half], results[half], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(run(*library, case.inputs())[0], expected, strict=True)), case.name
 
 
-def test_the_same_bits_as_without(libraries):
+def test_the_same_bits_as_without(results):
     """Sums are the same, wherever and by whom they are stored."""
     apart = compiled(all_generated([(case, replace(made, sector_aligned=False)) for case, made in CASES]))
-    for (case, _), one, other in zip(TWICE, libraries, [*apart, *apart], strict=True):
-        (mine,), (expected,) = (run(*library, case.inputs())[0] for library in (one, other))
-        assert mine.equal(expected)
+    for (case, _), library, short, whole in zip(CASES, apart, results, results[len(CASES):], strict=False):
+        (expected,) = run(*library, case.inputs())[0]
+        assert short[0].equal(expected) and whole[0].equal(expected)
 
 
 def watched(case: ContractionCase, made: Source) -> Source:
