@@ -153,6 +153,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
+        "TOGETHER": "kw_launch_together(" in kernels.text,
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
         "VALUES": any(n is None for v in variants for n in v.plan.graph.inputs),
         "ORDERS": any(leaf.get("order") is not None for v in variants

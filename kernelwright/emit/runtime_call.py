@@ -1,7 +1,8 @@
 """Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep, and classes in
 their results.
 
-Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and CUDA.
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
+TOGETHER: the blocks of some kernel all run at once.
 """
 
 ONCE = '''\
@@ -138,6 +139,9 @@ def _kernelwright_launch(launcher, stream, *tensors):
     else:
         failure = getattr(_kernelwright_library, launcher)(addresses, stream)
     if failure:
+        if TOGETHER:
+            if b"too many blocks in cooperative launch" in failure:  # the device is smaller, or shared: nothing has run
+                raise RuntimeError("the device does not run all blocks of a kernel at once")
         raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 

@@ -17,6 +17,7 @@ import threading
 import warnings
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,6 +37,9 @@ from places import ROOT
 from torch import nn
 
 import kernelwright
+from kernelwright.emit.assembly import folded
+from kernelwright.emit.runtime import IMPORTS
+from kernelwright.emit.runtime_call import CALL
 from kernelwright.roofline.devices import GENERIC_CPU
 
 
@@ -694,6 +698,20 @@ def test_kernel_failure_names_the_kernel(built, tmp_path):
     emitted = import_text(broken, tmp_path, "broken")
     with pytest.raises(RuntimeError, match=f"{name}: no memory"), torch.no_grad():
         emitted.ModelNew(8, 2.0)(torch.rand(4, 3, 8, 8))
+
+
+@pytest.mark.parametrize(("failure", "together", "raised"), [
+    (b"k0: kw_launch_together(k0_core) failed: too many blocks in cooperative launch", True, "RuntimeError"),
+    (b"k0: kw_launch_together(k0_core) failed: too many blocks in cooperative launch", False, "_KernelwrightFailure"),
+    (b"k0: out of memory", True, "_KernelwrightFailure")])
+def test_a_kernel_without_room_for_its_blocks_is_no_failure(failure, together, raised):
+    """Any other error of a call makes the original run."""
+    names = {"_KERNELWRIGHT_LAUNCHERS": {"launcher": ["k0"]},
+             "_kernelwright_library": SimpleNamespace(launcher=lambda addresses, stream: failure)}
+    exec(IMPORTS + folded(CALL, {"TOGETHER": together}), names)
+    with pytest.raises(RuntimeError) as found:
+        names["_kernelwright_launch"]("launcher", None, torch.rand(1))
+    assert type(found.value).__name__ == raised
 
 
 def test_warning_points_at_the_caller(norm):
