@@ -51,8 +51,6 @@ class SuiteOptions:
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
             raise _invalid("runner", self.runner, " or ".join(RUNNERS), RUNNERS[0])
-        if self.runner == "ray" and self.propose is not None:
-            raise _invalid("runner", self.runner, "local beside --propose, whose runs stay on one machine", RUNNERS[0])
         if self.workers is not None and not 1 <= self.workers <= 256:
             raise _invalid("workers", self.workers, "a whole number from 1 to 256", "chosen by the device")
         if not 0 < self.limit < float("inf"):

@@ -54,6 +54,13 @@ def read_options(file: Path) -> dict[str, Any]:
     return found
 
 
+def answers_of(below: Path, problem: str) -> Path:
+    """Where answers to a problem that exist stand: a folder, or a file, of its name."""
+    folder = below / problem
+    files = (folder.with_name(folder.name + suffix) for suffix in (".md", ".txt", ".json", ".jsonl", ".py"))
+    return next((path for path in (folder, *files) if path.exists()), folder)
+
+
 def _invalid(file: Path, choices: str) -> InvalidOption:
     return InvalidOption(option="--propose", value=str(file), choices=choices, default="no candidates")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from kernelwright.errors import InternalError, KernelwrightError, RunDiffers, RunMissing
 from kernelwright.progress import Progress
+from kernelwright.suite.parcels import run_folder
+from kernelwright.suite.proposals import answers_of
 
 
 def propose_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -57,13 +59,11 @@ def settings_of(given: dict[str, Any], problem: str, emitted: Path) -> Any:
     options = dict(given["propose"])
     below = options.pop("from", None)
     if below is not None:
-        folder = Path(below) / problem
-        options["answers"] = (next((p for p in (folder, *(folder.with_name(folder.name + s) for s in (
-            ".md", ".txt", ".json", ".jsonl", ".py"))) if p.exists()), folder),)
+        options["answers"] = (answers_of(Path(below), problem),)
     if "prices" in options:
         options["prices"] = Path(options["prices"])
     kept = {name: given[name] for name in ("target", "precision", "effort", "threads", "tiny", "seed") if name in given}
-    record = emitted.with_name(f"{emitted.stem.removesuffix('_new')}_propose")
+    record = run_folder(emitted.stem.removesuffix("_new"), emitted.parent)
     return ProposeSettings(**kept, **options, class_name=given.get("model"), output=emitted, force=True, record=record)
 
 

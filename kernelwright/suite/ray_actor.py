@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelwright.suite import parcels
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.devices import cpu_queue, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job
@@ -39,15 +41,18 @@ class Shipped:
 
     job: Job
     content: bytes
+    parcel: bytes | None = None
+    """What candidates of the problem come from (:func:`kernelwright.suite.parcels.for_node`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A record with the texts that belong into the output folder."""
+    """A record with what belongs into the output folder: texts, and the packed folder of a run of ``propose``."""
 
     record: dict[str, Any]
     emitted: str | None
     log: str | None
+    run: bytes | None = None
 
 
 class DeviceRunner:
@@ -58,7 +63,9 @@ class DeviceRunner:
         os.environ.update(environment)
         self.place = place
         self.base = tempfile.TemporaryDirectory(prefix="kernelwright_ray_")
-        self.folder, self.files = Path(self.base.name) / "output", Path(self.base.name) / "files"
+        self.folder, self.files = Path(self.base.name) / parcels.OUTPUT, Path(self.base.name) / "files"
+        if options.propose is not None:
+            options = dataclasses.replace(options, propose=parcels.at_node(options.propose, Path(self.base.name)))
         scratch = Path(self.base.name) / "scratch"
         for folder in (self.folder, self.files, scratch):
             folder.mkdir()
@@ -124,6 +131,8 @@ class DeviceRunner:
     def _unpacked(self, shipped: Shipped) -> Job:
         """The job with its file on this node: the original where it is seen, with what stands beside it, or a copy."""
         job = shipped.job
+        if shipped.parcel is not None:
+            parcels.unpacked(shipped.parcel, Path(self.base.name))
         path = Path(job.path)
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == job.sha256:
             return job
@@ -135,4 +144,9 @@ class DeviceRunner:
     def _packed(self, record: dict[str, Any]) -> Finished:
         texts = [(self.folder / record[key]).read_text(encoding="utf-8") if record[key] else None
                  for key in ("emitted", "log")]
-        return Finished(record, *texts)
+        run = parcels.run_folder(record["problem"], self.folder)
+        if not run.is_dir():
+            return Finished(record, *texts)
+        content = parcels.packed({run.name: run})
+        shutil.rmtree(run)
+        return Finished(record, *texts, run=content)

@@ -8,6 +8,7 @@ not handed over runs again elsewhere, and a record that comes twice is dropped. 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from typing import Any
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, ProblemCrashed, RunnerMissing
 from kernelwright.progress import Progress
+from kernelwright.settings import API_KEY
+from kernelwright.suite import parcels
 from kernelwright.suite.jobs import Job
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.outcome import log_name
@@ -130,6 +133,10 @@ class _Driver:
         remote = self.ray.remote(DeviceRunner).options(num_cpus=0, num_gpus=1 if place.gpu else 0,
                                                        scheduling_strategy=strategy, max_restarts=0)
         environment = {name: os.environ[name] for name in ("OMP_NUM_THREADS",) if name in os.environ}
+        if self.options.propose is not None and "endpoint" in self.options.propose:
+            from kernelwright.propose.endpoint import find_key
+
+            environment[API_KEY.name] = find_key(self.options.propose["endpoint"])
         actor = remote.remote(self.options, place, environment)
         device = _Device(place, actor, starts)
         self._call(device, actor.describe.remote())
@@ -168,7 +175,9 @@ class _Driver:
         while self.waiting and len(device.has) < device.room:
             job = self.waiting.popleft()
             device.has[job.problem] = job
-            given.append(Shipped(job, Path(job.path).read_bytes()))
+            propose = self.options.propose
+            parcel = parcels.for_node(job.problem, propose, self.options.output) if propose is not None else None
+            given.append(Shipped(job, Path(job.path).read_bytes(), parcel))
         self._call(device, device.actor.exchange.remote(given))
 
     def _take(self, device: _Device, result: Finished) -> None:
@@ -181,7 +190,12 @@ class _Driver:
                 _write(self.options.output / result.record[key], text)
         if result.emitted is None:
             (self.options.output / job.emitted).unlink(missing_ok=True)
-        self._close_job(result.record)
+        if result.run is not None:
+            run = parcels.run_folder(name, self.options.output)
+            shutil.rmtree(run, ignore_errors=True)
+            parcels.unpacked(result.run, run.parent)
+        # The node's own paths are nobody's.
+        self._close_job({**result.record, "settings": self.options.kept_settings()})
 
     def _close_job(self, record: dict[str, Any]) -> None:
         self.open.discard(record["problem"])

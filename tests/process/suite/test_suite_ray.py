@@ -6,15 +6,21 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from places import ROOT, TESTS
+from propose_tools import MODEL
 
 from kernelwright import errors
+from kernelwright.settings import Settings
 from kernelwright.suite.jobs import find_jobs
 from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.parcels import OUTPUT, at_node, for_node, run_folder, unpacked
+from kernelwright.suite.proposals import answers_of
 from kernelwright.suite.ray_runner import _Driver, find_places, run_on_ray
 from kernelwright.suite.results import FILE, Results, read_results
+from kernelwright.suite.runner import run_suite
 
 HERE = TESTS / "support"
 
@@ -106,3 +112,42 @@ def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
     # The one that was being worked on when its actor died ran twice.
     begun = [line.split()[1] for line in notes.read_text().splitlines() if "actor" in line]
     assert len(begun) > 8 and set(begun) == set(count)
+
+
+def test_candidates_on_a_cluster(cluster, tmp_path):
+    """Runs of ``propose`` beside a device: their folders come back, and records have the driver's settings."""
+    folder = tmp_path / "problems"
+    (folder / "deep").mkdir(parents=True)
+    for name in ("one", "deep/two"):
+        (folder / f"{name}.py").write_text(MODEL)
+    propose = {"endpoint": "http://localhost:1/v1", "model": "m", "candidates": 2, "rounds": 1}
+    options = SuiteOptions(settings=Settings(target="cpp"), output=tmp_path / "out", devices=("cpu",), workers=1,
+                           limit=600.0, runner="ray", work="suite_propose_work:run", propose=propose)
+    result = run_suite(folder, options)
+    assert result.exit_status == 0, [r["error"] for r in result.records]
+    for name, record in read_results(options.output / FILE).items():
+        assert record["propose"]["chosen"] == "r1c1" and record["settings"] == options.kept_settings()
+        assert (options.output / f"{name}_new.py").exists()
+        assert (options.output / f"{name}_propose" / "result.json").exists()
+
+
+def test_what_goes_to_a_node(tmp_path):
+    """Answers of the problem alone, prices, and the folder of a run that was not finished."""
+    given, output, node = tmp_path / "answers", tmp_path / "out", tmp_path / "node"
+    (given / "deep" / "two").mkdir(parents=True)
+    (given / "deep" / "two" / "a.md").write_text("an answer")
+    (given / "one.md").write_text("another one")
+    (tmp_path / "prices.toml").write_text("m = 1")
+    for name, file in (("deep/two", "run.json"), ("one", "result.json")):
+        (output / f"{name}_propose").mkdir(parents=True)
+        (output / f"{name}_propose" / file).write_text("{}")
+    propose = {"from": str(given), "prices": str(tmp_path / "prices.toml"), "rounds": 2}
+    there = at_node(propose, node)
+    unpacked(for_node("deep/two", propose, output), node)
+    assert answers_of(Path(there["from"]), "deep/two").joinpath("a.md").read_text() == "an answer"
+    assert not answers_of(Path(there["from"]), "one").exists() and there["rounds"] == 2
+    assert Path(there["prices"]).read_text() == "m = 1"
+    assert (run_folder("deep/two", node / OUTPUT) / "run.json").exists()
+    unpacked(for_node("one", propose, output), node)
+    assert answers_of(Path(there["from"]), "one").read_text() == "another one"
+    assert not run_folder("one", node / OUTPUT).exists(), "what is finished stays where it is"
