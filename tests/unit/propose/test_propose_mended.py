@@ -18,6 +18,7 @@ from places import ROOT, TESTS
 
 sys.path.insert(0, str(ROOT / "tools"))
 
+from feedback_value import BLIND, document, measured
 from mutations.bases import BASES
 from mutations.corpus import FAULTS, Texts
 from mutations.mending import MOST, mended
@@ -55,3 +56,10 @@ def test_most_faults_are_mended_by_their_verdicts_alone(tmp_path: Path) -> None:
 def test_a_verdict_that_says_nothing_mends_nothing(verdict: str) -> None:
     said = {"verdict": verdict, "reason": "", "fix": "", "findings": []}
     assert mended("class ModelNew:\n    def forward(self, x):\n        return x - 1\n", said) == []
+
+
+def test_findings_help_more_than_a_verdict_s_name() -> None:
+    found = measured(RECORDED[::7])
+    first = {name: sum(place == 0 for place in places) for name, places in found.items()}
+    assert first["all of it"] > 2 * first[BLIND] and first["all of it"] > first["the verdict's name"]
+    assert "| that it is wrong |" in document(found, "a command")
