@@ -9,8 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?= $(shell tools/find-python)
-# Processes that run tests side by side: each file in one of them, since what its tests share is made once.
-JOBS ?= 2
+# Processes that run tests side by side: each file in one of them, since what its tests share is made once. On two cores
+# three of them leave none idle while one waits.
+JOBS ?= 3
 DEMO := build/demo
 
 .PHONY: venv demo check test attacks lint clean

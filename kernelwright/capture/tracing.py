@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -31,9 +33,20 @@ _ASKED = ("requires_grad", "is_leaf", "grad_fn")
 @contextmanager
 def traceable() -> Iterator[None]:
     """While active, modules call what a trace can follow."""
+    _tables_of_compile()
     with (recurrent_layers_marked(), strides_of_eager(), _data_detached(), _masks_not_inspected(), _not_compiling(),
           _scripts_as_python(), _statistics_kept(), _grouped_products_shown()):
         yield
+
+
+@cache
+def _tables_of_compile() -> None:
+    """Have torch.compile make its table of PyTorch's functions, as it does when it is first used: under a trace, where
+    others stand in for them and torch.cond uses it, it would know those alone, and not PyTorch's own ever after."""
+    table = getattr(importlib.import_module("torch._dynamo.variables.torch").TorchInGraphFunctionVariable,
+                    "_get_handlers", None)
+    if table is not None:
+        table()
 
 
 @contextmanager

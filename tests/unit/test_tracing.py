@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from graph_tools import check_capture
+from places import ROOT
 from test_capture import Of, X, normal, operators
 from torch import nn
 
@@ -294,3 +297,30 @@ def test_numbers_are_compared_as_python_compares_them(value: float, bound: str, 
     (check,) = graph.checks
     assert (x.max().item() <= eval(bound)) is holds
     assert evaluate([check.value], {graph.inputs[0]["name"]: x})[0].item() is holds
+
+
+AFTERWARDS = """
+import torch
+from kernelwright.capture.export import NotCapturable, capture
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+try:
+    capture(Model(), (torch.rand(2, 3),))
+except NotCapturable:
+    pass
+
+@torch.compile(backend="eager", fullgraph=True)
+def mode(x):
+    return x + torch.is_grad_enabled()
+
+print(float(mode(torch.zeros(()))))
+"""
+
+
+def test_torch_compile_knows_its_functions_after_a_trace() -> None:
+    """Its tables are of the functions that PyTorch has when it is first used, as torch.cond does under a trace."""
+    done = subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "1.0\n", done.stderr
