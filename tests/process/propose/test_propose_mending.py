@@ -11,6 +11,7 @@ import pytest
 from places import ROOT, TESTS
 from propose_tools import Scripted
 
+from kernelwright.propose import loop
 from kernelwright.propose.answers import read_answer
 from kernelwright.propose.prompt import Message
 from kernelwright.propose.run import propose
@@ -59,9 +60,10 @@ class Follower:
         told = messages[1]["content"]
         if "## Candidate " not in told:
             return (TRANSCRIPTS / "norm_softmax" / "answers" / "04_forgets_affine.md").read_text()
-        text = read_answer(told.split("## Candidate ")[1]).candidate
         document = json.loads((self.folder / "verdicts" / "round1.json").read_text())
-        ideas = mended(text, document["candidates"][-1])
+        with loop._reading:  # it is asked in several threads, of which only one may parse at a time
+            text = read_answer(told.split("## Candidate ")[1]).candidate
+            ideas = mended(text, document["candidates"][-1])
         return f"```python\n{ideas[(int(name.partition('c')[2]) - 1) % len(ideas)]}\n```\n"
 
 
