@@ -85,8 +85,7 @@ class Layout:
 
     def cycles(self, gates: int) -> float:
         """What a step is predicted to take: products of all rows, one block after the other, then updates and the
-        exchange. The numbers were fitted to 1,100 times of `benchmarks/kernels_recurrence.py --tune` on an H200, which
-        they meet within 15 % (root of the mean square), and the chosen layout takes at most 10 % longer than the best.
+        exchange. The numbers were fitted to times that `benchmarks/kernels_recurrence.py --tune` printed on an H200.
         """
         warps, values = self.threads / 32, self.own * gates
         multiplied = self.together * self.threads * values * self.quads * 4 / _LANES
