@@ -13,13 +13,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 from hypothesis import settings
 
+from kernelwright.timing.rounds import MOST_ROUNDS
+
 # No clock decides about an example, on no machine; what a test says itself comes on top (`graph_tools.examples`).
 settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
 
 _numbers = itertools.count()
-#: Of times that decide nothing, and of those of a machine that has nothing else to do.
-_ROUNDS, _MOST_ROUNDS = 25, 500
+#: Rounds of times that decide nothing.
+_ROUNDS = 25
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ def clocks_of_idle_machines(request: pytest.FixtureRequest) -> None:
     """They do where a test has a machine to itself, or a device."""
     if {"gpu", "clocked"} & {mark.name for mark in request.node.iter_markers()}:
         request.getfixturevalue("clocks_decide")
-        request.getfixturevalue("monkeypatch").setattr("kernelwright.timing.rounds.MOST_ROUNDS", _MOST_ROUNDS)
+        request.getfixturevalue("monkeypatch").setattr("kernelwright.timing.rounds.MOST_ROUNDS", MOST_ROUNDS)
 
 
 @pytest.fixture
