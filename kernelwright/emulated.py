@@ -58,7 +58,8 @@ def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan])
                   if (n.op, n.origin) in chosen and can_contract(n)}
         small = {n: c for n, c in wanted.items() if n.operator.operations(n) <= _EMULATED_OPERATIONS}
         left = max(left, len(wanted) - len(small))
-        result.append(replace(mode, plan=make_plan(mode.plan.graph, mode.captured, move_bias=True, contractions=small)))
+        result.append(replace(mode, plan=make_plan(mode.plan.graph, mode.captured, move_bias=True, contractions=small,
+                                                 attention=mode.plan.attention)))
     return result, left
 
 

@@ -68,7 +68,10 @@ class Tuning:
     settled: set[str] = field(default_factory=set)
     ahead: BuiltAhead | None = None
     found: TextsAhead | None = None
-    plans: contractions.Plans = field(default_factory=contractions.Plans)
+    plans: contractions.Plans = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plans = contractions.Plans(self.device.fuses_attention)
 
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
@@ -180,7 +183,7 @@ class Tuning:
             for place, mode in enumerate(programs):
                 kept, key = _kept_anyway(mode), self._key(mode)
                 if not seconds and recall(_CONTRACTED, key) is None:  # to ask for each takes seconds of a deep network
-                    late += contractions.worth_trying(mode.plan.graph, kept)
+                    late += contractions.worth_trying(mode.plan.graph, kept, attention=mode.plan.attention)
                     plans[mode.program] = mode.plan
                     continue
                 chosen, left = contractions.choose(
@@ -195,7 +198,8 @@ class Tuning:
                 late += [n for n, reason in left.items() if reason == contractions.LATE]
                 plans[mode.program] = make_plan(
                     mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
-                    channels_last=mode.plan.channels_last.difference(chosen)) if chosen or left else mode.plan
+                    channels_last=mode.plan.channels_last.difference(chosen),
+                    attention=mode.plan.attention) if chosen or left else mode.plan
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
 

@@ -11,7 +11,7 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.contraction.record import Contraction, TargetTiling
-from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
 from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep, Unrolled
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
@@ -69,6 +69,10 @@ def meaning(step: KernelStep) -> str:
         gates = f"{kernel.gates} product{'s' * (kernel.gates > 1)} with the state and " if kernel.weights else ""
         return (f"{kernel.steps} steps of a recurrence of {'a state' if count == 1 else f'{count} states'} of {shape}: "
                 f"{gates}all that follows")
+    if isinstance(kernel, Attention):
+        weights = "softmax of " if kernel.softmax else ""
+        return (f"{kernel.batch} times {kernel.rows} rows: {weights}products of {kernel.depth} elements with "
+                f"{kernel.columns} columns, times their {kernel.width} values; no product is stored")
     if step.copies:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
@@ -187,7 +191,8 @@ def kept_uses(plan: Plan) -> tuple[Kept, ...]:
 def kernel_uses(plan: Plan, device: Device) -> tuple[KernelUse, ...]:
     """The kernels with their meaning."""
     kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy",
-             Scan: "scan", Extremum: "extremum", Recurrence: "recurrence", Contraction: "contraction"}
+             Scan: "scan", Extremum: "extremum", Recurrence: "recurrence", Attention: "attention",
+             Contraction: "contraction"}
     return tuple(KernelUse(s.name, kinds[type(s.kernel)], meaning(s),
                            tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)),
                            contraction_use(s, plan, device))

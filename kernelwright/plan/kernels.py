@@ -194,6 +194,58 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Values, summed by weights that products of queries and keys make; neither products nor weights are stored.
+
+    At each point of ``outer``, for rows i of queries, columns j of keys and values, and elements p of a value::
+
+        product[i, j] = sum over k < depth of query[i, k] * key[j, k]
+        weight[i, j]  = exp(score[i, j]) / sum over j of exp(score[i, j])       where ``softmax``, else score[i, j]
+        result[i, p]  = sum over j of weight[i, j] * value[j, p]
+
+    ``score`` is an expression in which ``Reduced(0)`` is the product. With ``causal`` columns j > i + ``shift`` are not
+    there: they have no weight. Where no column of a row has a weight the result is 0 if ``empty_rows``, else NaN.
+    Index strides have ``len(outer) + 4`` entries, for the outer axes, i, j, k and p; what a query, a key, a value, a
+    score and a result do not depend on they do not move along. All arithmetic is that of float32.
+    """
+
+    outer: tuple[int, ...]
+    rows: int
+    columns: int
+    depth: int
+    width: int
+    query: Expression
+    key: Expression
+    value: Expression
+    score: Expression
+    softmax: bool
+    causal: bool
+    shift: int
+    empty_rows: bool
+    store: Store
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """Sizes of the axes of indices."""
+        return (*self.outer, self.rows, self.columns, self.depth, self.width)
+
+    @property
+    def batch(self) -> int:
+        """Points of the outer axes."""
+        return prod(self.outer)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a row and a column that have a weight, at one outer point."""
+        if not self.causal:
+            return self.rows * self.columns
+        return sum(min(max(i + self.shift + 1, 0), self.columns) for i in range(self.rows))
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Along an axis of ``length`` positions, at every outer point: combine, then store.
 

@@ -60,6 +60,13 @@ class Device:
         return self.kind == "cuda"
 
     @property
+    def fuses_attention(self) -> bool:
+        """Whether there is a kernel for attention, which takes the matrix units of compute capability 9.0."""
+        if self.kind != "cuda":
+            return False
+        return not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
+
+    @property
     def rounds_products(self) -> bool:
         """Whether PyTorch may round the operands of float32 products, to TF32."""
         return self.kind == "cuda"

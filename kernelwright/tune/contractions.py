@@ -30,6 +30,7 @@ from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
+from kernelwright.plan.lowering.attention import attended
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig, KernelStep, LibraryCall, Measurement, Plan
@@ -77,10 +78,13 @@ def library_name(node: Node) -> str:
     return "cuDNN" if node.op == "convolution" else "cuBLAS"
 
 
-def worth_trying(graph: Graph, kept: Mapping[Node, str]) -> list[Node]:
-    """The contractions of a graph that kernels exist for and that are not over before a kernel starts."""
-    return [n for n in graph.nodes() if n not in kept and can_contract(n)
-            and n.operator.operations(n) >= _LEAST_OPERATIONS]
+def worth_trying(graph: Graph, kept: Mapping[Node, str], *, attention: bool) -> list[Node]:
+    """The contractions of a graph that kernels exist for and that are not over before a kernel starts. attention:
+    whether those of attention are another kernel's."""
+    found = [n for n in graph.nodes() if n not in kept and can_contract(n)
+             and n.operator.operations(n) >= _LEAST_OPERATIONS]
+    taken = attended(graph, kept) if attention and found else frozenset()
+    return [n for n in found if n not in taken]
 
 
 # Without a device ---------------------------------------------------------------------------------
@@ -90,12 +94,12 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Kerne
     """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     every = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
-             for n in worth_trying(graph, {})}
+             for n in worth_trying(graph, {}, attention=device.fuses_attention)}
     promising = {n: config for n, config in every.items()
                  if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
     if not every:
         return {}
-    plans = Plans()
+    plans = Plans(device.fuses_attention)
     while True:
         steps = contraction_steps(plans.of(graph, captured, {}, promising)) if promising else []
         best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
@@ -125,7 +129,8 @@ class Plans:
     ones are asked for wherever tuning goes on from what is known by then. candidates: those of contractions that were
     found already, by all that they depend on."""
 
-    def __init__(self) -> None:
+    def __init__(self, attention: bool = False) -> None:
+        self.attention = attention
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
         self._known: dict[Hashable, Any] = {}
         self.candidates: dict[str, Candidates] = {}
@@ -134,7 +139,8 @@ class Plans:
         """The plan of ``graph`` in which these become kernels, and the operators of ``kept`` stay."""
         key = id(graph), tuple(kept.items()), tuple(configs.items())
         if key not in self._made:
-            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=configs, known=self._known)
+            plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=configs,
+                             attention=self.attention, known=self._known)
             self._made[key] = graph, plan  # the graph keeps its identity
             if len(self._made) > _PLANS:
                 del self._made[next(iter(self._made))]
@@ -172,7 +178,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     memory order than they are measured in; asked where one of those was measured that have several. plans: those that
     an earlier call for the same graph has made.
     """
-    plans = plans or Plans()
+    plans = plans or Plans(row.fuses_attention)
     tries = _tries(graph, captured, kept, device, row, budget, plans, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds, there=there)
@@ -253,7 +259,7 @@ class _Tries:
 
 def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
            plans: Plans, *, strict: bool) -> _Tries:
-    nodes = worth_trying(graph, kept)
+    nodes = worth_trying(graph, kept, attention=plans.attention)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else WGMMA
     # Two lines of windows are two output phases of a tile, which the portable core has not.
     lines = capability == WGMMA

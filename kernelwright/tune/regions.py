@@ -22,7 +22,7 @@ from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, Scan
+from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.roofline.cost import node_seconds
@@ -42,6 +42,7 @@ _WIN_CLEARLY = 0.75
 # Seconds of timing one region, and how many are built at a time.
 _MOST_SECONDS, _TOGETHER = 0.5, 8
 _KIND = "regions"
+_REGIONAL = LoopKernel, Scan, Extremum, Recurrence, Attention
 
 
 def regions(plan: Plan) -> list[list[KernelStep]]:
@@ -56,7 +57,7 @@ def regions(plan: Plan) -> list[list[KernelStep]]:
             steps = group[1] + steps
         groups.append((covers, steps))
     return [steps for covers, steps in groups
-            if all(isinstance(s.kernel, (LoopKernel, Scan, Extremum, Recurrence)) and not s.copies for s in steps)
+            if all(isinstance(s.kernel, _REGIONAL) and not s.copies for s in steps)
             and (any(s.rolls for s in steps)
                  or all(n.kind != "special" and n.op not in ("contract", "cast") for n in covers))]
 

@@ -1,6 +1,7 @@
 """The operators, one file per family. Importing this package fills the registry."""
 
 from kernelwright.ir.ops import (
+    attention,
     leaves,
     linear,
     losses,
@@ -15,5 +16,5 @@ from kernelwright.ir.ops import (
     windows,
 )
 
-__all__ = ["leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence", "reductions", "scans", "special",
-           "views", "windows"]
+__all__ = ["attention", "leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence", "reductions",
+           "scans", "special", "views", "windows"]

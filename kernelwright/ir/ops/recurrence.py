@@ -66,7 +66,7 @@ class Cell:
         return self.states[0].shape
 
 
-def _evaluated(roots: Sequence[Node], leaves: dict[Node, torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def evaluated(roots: Sequence[Node], leaves: dict[Node, torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """What nodes of a cell are where its leaves have these values."""
     found: dict[Node, torch.Tensor] = dict(leaves)
     for node in walk(roots):
@@ -90,11 +90,11 @@ def recurrence(*inputs: torch.Tensor, cell: Cell, value: int, axis: int | None, 
         return first.new_empty(shape)
     pairs = list(zip(cell.operands, inputs, strict=True))
     still = {o.leaf: tensor for o, tensor in pairs if o.axis is None}
-    states = [s.to(first.dtype).expand(cell.shape) for s in _evaluated(cell.initial, still, first.device)]
+    states = [s.to(first.dtype).expand(cell.shape) for s in evaluated(cell.initial, still, first.device)]
     found: list[torch.Tensor] = []
     for step in range(cell.steps):
         leaves = {o.leaf: o.at(tensor, step) for o, tensor in pairs} | dict(zip(cell.states, states, strict=True))
-        one, *states = _evaluated((shown, *cell.updates), leaves, first.device)
+        one, *states = evaluated((shown, *cell.updates), leaves, first.device)
         found.append(one)
     return found[-1] if axis is None else torch.stack(found[::-1] if reverse else found, axis)
 

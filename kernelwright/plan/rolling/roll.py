@@ -42,11 +42,11 @@ def roll(roots: Iterable[Node], apart: Collection[Node]) -> Rolled | None:
         found = _Round([moved[r] for r in roots], {moved[n] for n in apart if n in moved}).rolled()
         if found is None:
             break
-        whole = found if whole is None else _after(whole, found)
+        whole = found if whole is None else after(whole, found)
     return whole
 
 
-def _after(first: Rolled, second: Rolled) -> Rolled:
+def after(first: Rolled, second: Rolled) -> Rolled:
     """Two rounds as one."""
     covers = {first.source[last]: tuple(dict.fromkeys(first.source[n] for n in nodes))
               for last, nodes in second.covers.items()}

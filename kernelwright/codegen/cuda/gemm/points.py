@@ -13,7 +13,7 @@ from kernelwright.codegen.cuda.loops.site import Site, indent
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import LoopKernel, Reduction, Store
+from kernelwright.plan.kernels import Attention, LoopKernel, Reduction, Store
 
 #: Elements of one scale and bytes of all from which scales are guessed: of a convolution's x, and of a matrix, whose
 #: blocks may find the scales of their rows as they pack them.
@@ -99,9 +99,9 @@ class PointEmitter(Emitter):
         return row, lane
 
 
-def emitter_of(kernel: Contraction, domain: tuple[int, ...], names: tuple[str, ...], roots: Sequence[Expression],
-               stores: Sequence[Store] = (), walked: tuple[int, ...] = (), lane_axis: int | None = None, lanes: int = 1,
-               kind: type[PointEmitter] = PointEmitter) -> PointEmitter:
+def emitter_of(kernel: Contraction | Attention, domain: tuple[int, ...], names: tuple[str, ...],
+               roots: Sequence[Expression], stores: Sequence[Store] = (), walked: tuple[int, ...] = (),
+               lane_axis: int | None = None, lanes: int = 1, kind: type[PointEmitter] = PointEmitter) -> PointEmitter:
     """An emitter over a domain, with 64-bit offsets where ``roots`` or ``stores`` need them."""
     zero = Index((0,) * len(domain))
     every = (*stores, *(Store(0, zero, root) for root in roots))

@@ -1,0 +1,209 @@
+// @COMMENT@
+//
+// Operands are split into two float16 terms first (@NAME@_pack), as tiles that bulk copies bring to shared memory: of
+// queries for @GROUPS@ warpgroups, 64 rows each, and of @TILE_COLUMNS@ columns of keys and values at a time. What a
+// warpgroup has of scores and weights stays in its registers.
+namespace @NAME@_detail {
+constexpr int BATCH = @BATCH@, ROWS = @ROWS@, COLUMNS = @COLUMNS@, DEPTH = @DEPTH@, WIDTH = @WIDTH@;
+constexpr int GROUPS = @GROUPS@, STAGES = @STAGES@, TILE_COLUMNS = @TILE_COLUMNS@;
+constexpr int DEEP = @DEEP@, WIDE = @WIDE@;  // elements of a query and of a part of a value, with zeros at the end
+constexpr int ROW_TILES = (ROWS + 63) / 64, ROW_BLOCKS = (ROWS + 64 * GROUPS - 1) / (64 * GROUPS);
+constexpr int TILES = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, PARTS = (WIDTH + WIDE - 1) / WIDE;
+constexpr int DEEP_CHUNKS = DEEP / 8, TILE_CHUNKS = TILE_COLUMNS / 8;
+constexpr int QUERY_BYTES = 4 * DEEP * 64, KEY_BYTES = 4 * DEEP * TILE_COLUMNS, VALUE_BYTES = 4 * TILE_COLUMNS * WIDE;
+constexpr int STAGE_BYTES = KEY_BYTES + VALUE_BYTES, OPERAND_BYTES = GROUPS * QUERY_BYTES + STAGES * STAGE_BYTES;
+constexpr int SHARED_BYTES = OPERAND_BYTES + 8 * (1 + 4 * STAGES);
+constexpr int PACKERS = 256, THREADS = 128 * (GROUPS + 1);
+// Where what is packed begins: operands, what undoes their scales, and whether any is not finite.
+constexpr long long QUERY_TILES = 1LL * BATCH * ROW_TILES, KEY_TILES = 1LL * BATCH * TILES;
+constexpr long long VALUE_TILES = KEY_TILES * PARTS, KEYS = QUERY_TILES * QUERY_BYTES;
+constexpr long long VALUES = KEYS + KEY_TILES * KEY_BYTES, FACTORS = VALUES + VALUE_TILES * VALUE_BYTES;
+constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), PACKED_BYTES = FLAGS + 4 * BATCH;
+static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
+
+@VALUES@
+// Two values as two float16 terms each, whose sum has 22 bits of them.
+static __device__ __forceinline__ void split(float x, float y, unsigned& high, unsigned& low) {
+  high = kw_float16_pair(x, y);
+  low = kw_float16_pair(x - kw_float16_value(high & 0xffffu), y - kw_float16_value(high >> 16));
+}
+
+@PACK@
+@UNITS@// Columns that a row has.
+static __device__ __forceinline__ int columns_of(int i) {
+  return @COLUMNS_OF@;
+}
+@EXACT@}  // namespace @NAME@_detail
+
+static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, unsigned char* packed) {
+  using namespace @NAME@_detail;
+  float* const factors = reinterpret_cast<float*>(packed + FACTORS);
+  unsigned* const flags = reinterpret_cast<unsigned*>(packed + FLAGS);
+  long long tile = blockIdx.x;
+  if (tile < QUERY_TILES) {
+    const int point = static_cast<int>(tile / ROW_TILES), first = static_cast<int>(tile % ROW_TILES) * 64;
+@POINT_OF_QUERY@
+    pack<64, DEEP_CHUNKS>(reinterpret_cast<unsigned short*>(packed + tile * QUERY_BYTES), factors + tile, flags + point,
+                          [&](int row, int k) { return first + row < ROWS && k < DEPTH ? @QUERY@ : 0.0f; });
+    return;
+  }
+  tile -= QUERY_TILES;
+  if (tile < KEY_TILES) {
+    const int point = static_cast<int>(tile / TILES), first = static_cast<int>(tile % TILES) * TILE_COLUMNS;
+@POINT_OF_KEY@
+    pack<TILE_COLUMNS, DEEP_CHUNKS>(
+        reinterpret_cast<unsigned short*>(packed + KEYS + tile * KEY_BYTES), factors + QUERY_TILES + tile,
+        flags + point, [&](int row, int k) { return first + row < COLUMNS && k < DEPTH ? @KEY@ : 0.0f; });
+    return;
+  }
+  tile -= KEY_TILES;
+  const int point = static_cast<int>(tile / (TILES * PARTS));
+  const int first = static_cast<int>(tile / PARTS % TILES) * TILE_COLUMNS, begin = static_cast<int>(tile % PARTS) * WIDE;
+@POINT_OF_VALUE@
+  pack<WIDE, TILE_CHUNKS>(
+      reinterpret_cast<unsigned short*>(packed + VALUES + tile * VALUE_BYTES),
+      factors + QUERY_TILES + KEY_TILES + tile, flags + point,
+      [&](int row, int k) { return begin + row < WIDTH && first + k < COLUMNS ? @VALUE@ : 0.0f; });
+}
+
+static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
+    const unsigned char* packed, @PARAMETERS@) {
+  using namespace @NAME@_detail;
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  // The last rows come first: where columns are hidden they have the most work.
+  const int row_block = ROW_BLOCKS - 1 - static_cast<int>(blockIdx.x % ROW_BLOCKS);
+  const int part = static_cast<int>(blockIdx.x / ROW_BLOCKS % PARTS);
+  const int point = static_cast<int>(blockIdx.x / (1u * ROW_BLOCKS * PARTS)), begin = part * WIDE;
+@POINT@
+  const int first_row = row_block * 64 * GROUPS, end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
+  const int tiles = (columns_of(end_row - 1) + TILE_COLUMNS - 1) / TILE_COLUMNS, fewest = columns_of(first_row);
+  if (reinterpret_cast<const unsigned*>(packed + FLAGS)[point] != 0u) {
+    exactly(@EXACT_ARGUMENTS@first_row, end_row, begin);
+    return;
+  }
+  const unsigned queries = kw_shared(shared), stages = queries + GROUPS * QUERY_BYTES;
+  const unsigned barrier = queries + OPERAND_BYTES, keys_there = barrier + 8, values_there = keys_there + 8 * STAGES;
+  const unsigned keys_read = values_there + 8 * STAGES, values_read = keys_read + 8 * STAGES;
+  if (threadIdx.x == 0) {
+    kw_barrier_init(barrier, 1);
+    for (int stage = 0; stage < STAGES; ++stage) {
+      kw_barrier_init(keys_there + 8 * stage, 1);
+      kw_barrier_init(values_there + 8 * stage, 1);
+      kw_barrier_init(keys_read + 8 * stage, 4 * GROUPS);
+      kw_barrier_init(values_read + 8 * stage, 4 * GROUPS);
+    }
+    kw_barriers_ready();
+  }
+  __syncthreads();
+  // From lane 0, so that the compiler knows that warps do not part.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  if (warp < 4) {  // the producer
+    kw_registers_fewer<@FEWER@>();
+    if (warp == 0 && lane == 0) {
+      kw_barrier_expect(barrier, GROUPS * QUERY_BYTES);
+      for (int group = 0; group < GROUPS; ++group) {
+        // Beyond the last row: read, not used.
+        const int row_tile = row_block * GROUPS + group < ROW_TILES ? row_block * GROUPS + group : ROW_TILES - 1;
+        kw_bulk_copy(queries + group * QUERY_BYTES, packed + (1LL * point * ROW_TILES + row_tile) * QUERY_BYTES,
+                     QUERY_BYTES, barrier);
+      }
+      const unsigned char* keys = packed + KEYS + 1LL * point * TILES * KEY_BYTES;
+      const unsigned char* values = packed + VALUES + (1LL * point * TILES * PARTS + part) * VALUE_BYTES;
+      int stage = 0;
+      unsigned parity = 1;
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        const unsigned to = stages + stage * STAGE_BYTES;
+        kw_barrier_wait(keys_read + 8 * stage, parity);
+        kw_barrier_expect(keys_there + 8 * stage, KEY_BYTES);
+        kw_bulk_copy(to, keys, KEY_BYTES, keys_there + 8 * stage);
+        kw_barrier_wait(values_read + 8 * stage, parity);
+        kw_barrier_expect(values_there + 8 * stage, VALUE_BYTES);
+        kw_bulk_copy(to + KEY_BYTES, values, VALUE_BYTES, values_there + 8 * stage);
+        keys += KEY_BYTES;
+        values += PARTS * VALUE_BYTES;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+      }
+    }
+  } else {  // the consumers
+    kw_registers_more<@MORE@>();
+    const int group = warp / 4 - 1, row_tile = row_block * GROUPS + group;
+    const float* const factors = reinterpret_cast<const float*>(packed + FACTORS);
+    const float query_factor = factors[1LL * point * ROW_TILES + (row_tile < ROW_TILES ? row_tile : ROW_TILES - 1)];
+    const float* const key_factors = factors + QUERY_TILES + 1LL * point * TILES;
+    const float* const value_factors = factors + QUERY_TILES + KEY_TILES + 1LL * point * TILES * PARTS + part;
+    const unsigned long long a = kw_operand(queries + group * QUERY_BYTES, 64 * 16);
+    const int i = first_row + group * 64 + warp % 4 * 16 + lane / 4;  // the first of two rows, 8 apart
+    float sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < WIDE / 2; ++n) sums[n] = 0.0f;
+    kw_barrier_wait(barrier, 0);
+    int stage = 0;
+    unsigned parity = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+      const unsigned from = stages + stage * STAGE_BYTES;
+      float s[TILE_COLUMNS / 2];
+      kw_barrier_wait(keys_there + 8 * stage, parity);
+      __syncwarp();
+      {
+        const unsigned long long b = kw_operand(from, TILE_COLUMNS * 16);
+        kw_wgmma_fence();
+#pragma unroll
+        for (int pair = 0; pair < 3; ++pair)  // of terms, small ones first
+#pragma unroll
+          for (int k = 0; k < DEEP_CHUNKS; k += 2)
+            kw_wgmma_f16(s, a + ((pair == 0 ? DEEP_CHUNKS : 0) + k) * 64,
+                         b + ((pair == 1 ? DEEP_CHUNKS : 0) + k) * TILE_COLUMNS, pair + k > 0);
+        kw_wgmma_commit();
+      }
+      const float factor = query_factor * key_factors[tile], value_factor = value_factors[tile * PARTS];
+      kw_wgmma_wait<0>();
+      kw_wgmma_hold(s);
+      if (lane == 0) kw_barrier_arrive(keys_read + 8 * stage);
+      const int column = tile * TILE_COLUMNS + lane % 4 * 2;
+      float kept[2];  // of what was summed up before
+@WEIGHTS@
+      unsigned high[TILE_COLUMNS / 16][4], low[TILE_COLUMNS / 16][4];
+#pragma unroll
+      for (int n = 0; n < TILE_COLUMNS / 4; ++n) split(s[2 * n], s[2 * n + 1], high[n / 4][n % 4], low[n / 4][n % 4]);
+      float part_sums[WIDE / 2];
+      kw_barrier_wait(values_there + 8 * stage, parity);
+      __syncwarp();
+      {
+        const unsigned long long b = kw_operand(from + KEY_BYTES, WIDE * 16);
+        kw_wgmma_fence();
+#pragma unroll
+        for (int pair = 0; pair < 3; ++pair)
+#pragma unroll
+          for (int n = 0; n < TILE_COLUMNS / 16; ++n)
+            kw_wgmma_f16(part_sums, pair == 0 ? low[n] : high[n],
+                         b + ((pair == 1 ? TILE_CHUNKS : 0) + 2 * n) * WIDE, pair + n > 0);
+        kw_wgmma_commit();
+      }
+      kw_wgmma_wait<0>();
+      kw_wgmma_hold(part_sums);
+      if (lane == 0) kw_barrier_arrive(values_read + 8 * stage);
+#pragma unroll
+      for (int n = 0; n < WIDE / 2; ++n) sums[n] = fmaf(part_sums[n], value_factor, sums[n] * kept[n / 2 % 2]);
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+@WHOLE@
+      const int row = i + 8 * h;
+      if (row < ROWS) {
+#pragma unroll
+        for (int n = 0; n < WIDE / 4; ++n) {
+          const int p = begin + n / 2 * 8 + lane % 4 * 2 + n % 2;
+          if (p < WIDTH) @STORE@
+        }
+      }
+    }
+  }
+}
+
+@HEAD@
+@LAUNCH@
+  return nullptr;
+}

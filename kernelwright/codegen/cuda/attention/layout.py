@@ -1,0 +1,75 @@
+"""How a block has its part of an attention: rows, columns at a time, parts of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+
+from kernelwright.plan.kernels import Attention
+
+#: Elements of a query, and of a part of a value, at most: operands of two terms, and sums, must find room.
+MOST_DEPTH, MOST_WIDTH = 256, 128
+_SHARED_BYTES = 227 * 1024
+#: Registers of a multiprocessor; of a thread that brings operands; of one that multiplies, beside sums and weights.
+_REGISTERS, _FEWER, _BESIDE = 1 << 16, 24, 40
+_TILES = (128, 96, 64, 48, 32, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """``groups`` warpgroups have 64 rows each, and take ``tile_columns`` columns at a time, of which ``stages`` find
+    room. Queries have ``deep`` elements, with zeros at the end, and a block has ``wide`` of a value. ``blocks`` share a
+    multiprocessor."""
+
+    groups: int
+    tile_columns: int
+    deep: int
+    wide: int
+    stages: int
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: its warpgroups, and one that brings operands."""
+        return 128 * (self.groups + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        stage = 4 * self.tile_columns * (self.deep + self.wide)
+        return 4 * self.deep * 64 * self.groups + self.stages * stage + 8 * (1 + 4 * self.stages)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that brings operands, and of one that multiplies."""
+        all_of_them = _REGISTERS // (self.blocks * self.threads) // 8 * 8 * (self.groups + 1)
+        return _FEWER, min(240, (all_of_them - _FEWER) // self.groups // 8 * 8)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a multiprocessor has room for so many blocks."""
+        needed = self.wide + self.tile_columns + _BESIDE
+        return self.blocks * (self.shared_bytes + 1024) <= _SHARED_BYTES + 1024 and needed <= self.registers[1]
+
+
+def layouts(kernel: Attention) -> Iterator[Layout]:
+    """Those that fit, the better ones first: many rows, as each reads all keys and values; then two stages, then many
+    columns."""
+    deep, parts = 16 * ceil(kernel.depth / 16), ceil(kernel.width / MOST_WIDTH)
+    if deep > MOST_DEPTH:
+        return
+    wide = 8 * ceil(ceil(kernel.width / parts) / 8)
+    most = max(16, 16 * ceil(kernel.columns / 16))
+    tiles = [tile for tile in _TILES if tile <= most] or [16]
+    for groups, blocks in ((2, 1), (1, 2), (1, 1)) if kernel.rows > 64 else ((1, 3), (1, 2), (1, 1)):
+        for stages in (2, 1):
+            for tile in tiles:
+                layout = Layout(groups, tile, deep, wide, min(stages, ceil(kernel.columns / tile)), blocks)
+                if layout.fits:
+                    yield layout
+
+
+def choose(kernel: Attention) -> Layout | None:
+    """The best layout; None where none fits."""
+    return next(layouts(kernel), None)

@@ -1,0 +1,275 @@
+"""Attention as one kernel: PyTorch's own operator, and what models write out of products, pointwise operators, softmax.
+
+What is looked for is a product of which one operand is made of another product's results, element by element and
+perhaps by a softmax: ``softmax(q k^T / c + mask) v``, ``relu(q k^T) v``, ``(q k^T * decays) v``. The results of the
+first product are many, and are nowhere stored. Views and copies below the operands are index arithmetic, as are those
+above the result; pointwise operators that nobody else reads are computed where operands are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kernelwright.ir.graph import Graph
+from kernelwright.ir.node import Node, constant, make, number_of, rebuild, users, walk
+from kernelwright.ir.ops.attention import Form
+from kernelwright.ir.ops.leaves import fill
+from kernelwright.ir.scalar import FUNCTIONS
+from kernelwright.plan.compile.attentions import MOST_NODES, compile_attention
+from kernelwright.plan.compile.recurrences import NoForm
+from kernelwright.plan.reading.pieces import can_read_through
+from kernelwright.plan.records import kept_whole, unrolled
+from kernelwright.plan.rolling.roll import Rolled, after
+
+_CALL = "aten.scaled_dot_product_attention.default"
+_PRODUCTS = ("matmul", "contract")
+#: Results of the first product from which on it is worth a kernel not to store them.
+_LEAST_SCORES = 1 << 14
+#: A function of an operand that is dearer is computed once, and stored.
+_DEAR = 10
+_TYPES = ("float32", "bool", "int64", "scalar")
+
+
+def with_attention(roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | None) -> Rolled | None:
+    """The graph below ``roots``, or what ``rolled`` has made of it, with attention as single nodes; as it is given
+    where there is none. apart: nodes of the graph that are in none."""
+    roots = list(roots)
+    moved = {n: n for n in (*roots, *apart)} if rolled is None else rolled.moved
+    found = _Search([moved[r] for r in roots], {moved[n] for n in apart if n in moved}).found()
+    return rolled if found is None else found if rolled is None else after(rolled, found)
+
+
+def attended(graph: Graph, kept: Mapping[Node, str]) -> frozenset[Node]:
+    """The operators of a graph that kernels for attention do the work of, where some stay torch calls."""
+    if not any(n.op in _PRODUCTS for n in graph.nodes()):
+        return frozenset()
+    found = with_attention(graph.roots(), (*kept_whole(kept), *unrolled(kept)), None)
+    return frozenset(n for nodes in found.covers.values() for n in nodes) if found is not None else frozenset()
+
+
+class _Search:
+    """The attentions of a graph. ``inner``: for each node all whose only readers lead to it."""
+
+    def __init__(self, roots: list[Node], apart: Collection[Node]) -> None:
+        self.roots, self.apart = roots, apart
+        self.order, self.readers = list(walk(roots)), users(roots)
+        self.shown = set(roots)
+        self.taken: dict[Node, tuple[Form, list[Node], list[Node]]] = {}  # form, operands, what it does the work of
+
+    def found(self) -> Rolled | None:
+        """What becomes of the graph."""
+        done: set[Node] = set()
+        for node in self.order:
+            for form, operands, covered in self._forms(node):
+                last, form = self._shown(form, node)
+                if done.isdisjoint(covered) and self._has_kernel(last, form, operands):
+                    self.taken[last] = form, operands, covered
+                    done |= set(covered)
+                    break
+        if not self.taken:
+            return None
+        known: dict[Node, Node] = {}
+        for node in self.order:
+            if node in self.taken:
+                form, operands, _ = self.taken[node]
+                known[node] = make("attention", *(known[o] for o in operands), form=form, origin=node.origin)
+            else:
+                known[node] = rebuild(node, tuple(known[i] for i in node.inputs))
+        present = set(walk(known[r] for r in self.roots))
+        moved = {n: new for n, new in known.items() if new in present}
+        source: dict[Node, Node] = {}
+        for node, new in moved.items():
+            source.setdefault(new, node)
+        covers = {last: tuple(n for n in covered if n.kind != "view" and known[n] not in present)
+                  for last, (_, _, covered) in self.taken.items()}
+        return Rolled(moved, source, covers)
+
+    def _shown(self, form: Form, node: Node) -> tuple[Node, Form]:
+        """The last node that shows a result, permuted and reshaped by nothing else, and the form of that."""
+        chain, best = [node], 0
+        while chain[-1] not in self.shown and len(self.readers[chain[-1]]) == 1 and \
+                (reader := self.readers[chain[-1]][0]).op in ("permute", "reshape") and reader not in self.apart:
+            chain.append(reader)
+            best = len(chain) - 1 if reader.op == "reshape" else best  # a permutation alone needs no memory of its own
+        shown = form.result
+        for view in chain[1:best + 1]:
+            shown = rebuild(view, (shown,))
+        return chain[best], replace(form, shown=shown)
+
+    def _has_kernel(self, node: Node, form: Form, operands: list[Node]) -> bool:
+        try:
+            compile_attention(make("attention", *operands, form=form, origin=node.origin), range(len(operands)))
+        except NoForm:
+            return False
+        return True
+
+    def _forms(self, node: Node) -> Iterator[tuple[Form, list[Node], list[Node]]]:
+        """What a node may be the result of."""
+        if node in self.apart or node.dtype != "float32" or 0 in node.shape:
+            return
+        if node.op == "opaque" and node["target"] == _CALL:
+            written = _written_out(node)
+            if written is not None:
+                yield from self._of(*written, covered=[node])
+        elif node.op in _PRODUCTS and len(node.inputs) == 2:
+            for side in (0, 1):
+                yield from self._around(node, side)
+
+    def _around(self, node: Node, side: int) -> Iterator[tuple[Form, list[Node], list[Node]]]:
+        """The forms in which operand number ``side`` of a product has the weights."""
+        chain, top = [node], node.inputs[side]
+        while top.kind == "view" and self._is_inner(top):
+            chain.append(top)
+            top = top.inputs[0]
+        score, axis = top, None
+        if top.op == "softmax":
+            if not self._is_inner(top):
+                return
+            chain.append(top)
+            score, axis = top.inputs[0], top["axis"]
+        between = self._between(score)
+        if between is None:
+            return
+        product, body = between
+        if axis is None and len(body) == 1:
+            return  # three matrices, which are multiplied in either order
+        weights = _leaf("weights", score)
+        known = {top if axis is not None else score: weights}
+        for part in reversed(chain[:-1] if axis is not None else chain):
+            known[part] = rebuild(part, tuple(known.get(i, i) for i in part.inputs))
+        yield from self._of(product, score, weights, known[node], axis, covered=[*body, *chain])
+
+    def _between(self, score: Node) -> tuple[Node, list[Node]] | None:
+        """The product of which a score is made, element by element, and all that depends on it up to there; None where
+        there is none, or not one, or something else reads of it."""
+        seen: dict[Node, None] = {}
+        stack, products = [score], dict[Node, None]()
+        while stack:
+            node = stack.pop()
+            if node in seen or len(seen) > MOST_NODES:
+                continue
+            seen[node] = None
+            if node.op in _PRODUCTS and node.size == score.size and node.dtype == "float32":
+                products[node] = None
+            elif node.kind in ("pointwise", "view") or node.op == "cast":
+                stack += reversed(node.inputs)
+        if len(products) != 1:
+            return None
+        (product,) = products
+        dependent = {product}
+        body = [product]
+        for node in walk([score]):
+            if node in seen and node is not product and not dependent.isdisjoint(node.inputs):
+                dependent.add(node)
+                body.append(node)
+        if score not in dependent or product.size < _LEAST_SCORES or any(
+                n in self.apart or n.dtype not in _TYPES for n in body) or any(
+                n in self.shown or not dependent.issuperset(self.readers[n]) for n in body if n is not score):
+            return None
+        return (product, body) if self._is_inner(score) else None
+
+    def _is_inner(self, node: Node) -> bool:
+        return node not in self.apart and node not in self.shown and len(self.readers[node]) == 1
+
+    def _of(self, *parts: Any, covered: list[Node]) -> Iterator[tuple[Form, list[Node], list[Node]]]:
+        """The form of these parts with what its operands are made of, where that is cheap, and without it."""
+        for absorbs in (True, False):
+            yield self._form(*parts, absorbs=absorbs, covered=covered)
+
+    def _form(self, product: Node, score: Node, weights: Node, result: Node, axis: int | None, causal: bool = False,
+              empty_rows: bool = False, *, absorbs: bool, covered: list[Node]
+              ) -> tuple[Form, list[Node], list[Node]]:
+        """The form of a graph above nodes of this one, its operands, and what it does the work of."""
+        body = set(covered)
+        operands: dict[Node, Node] = {}  # with the leaf of each
+        known: dict[Node, Node] = {weights: weights}
+
+        def enter(root: Node) -> Node:
+            """A node of the form, or the leaf in its place."""
+            seen: set[Node] = set()
+            stack = [(root, False)]
+            while stack:
+                node, ready = stack.pop()
+                if ready:
+                    known[node] = rebuild(node, tuple(known[i] for i in node.inputs))
+                elif node in known or node in seen:
+                    continue
+                elif self._belongs(node, body, absorbs):
+                    seen.add(node)
+                    if node.kind == "pointwise":
+                        body.add(node)
+                    stack += [(node, True), *((i, False) for i in reversed(node.inputs))]
+                else:
+                    operands[node] = known[node] = _leaf(f"operand{len(operands)}", node)
+            return known[root]
+
+        form_product = rebuild(product, tuple(enter(i) for i in product.inputs))
+        known[product] = form_product
+        form_score, form_result = enter(score), enter(result)
+        form = Form(tuple(operands.values()), form_product, form_score, weights, form_result, form_result, axis, causal,
+                    empty_rows)
+        gone = [n for n in body if n not in covered and n in self.readers and body.issuperset(self.readers[n])
+                and n not in self.shown]
+        return form, list(operands), [*covered, *gone]
+
+    def _belongs(self, node: Node, body: set[Node], absorbs: bool) -> bool:
+        """Whether an operator is computed inside of the kernel."""
+        if node in body or node.op == "constant" or (node.op == "literal" and number_of(node) is not None) \
+                or node not in self.readers:  # made for the form
+            return True
+        if node in self.apart or node.kind == "leaf" or node in self.shown:
+            return False
+        if node.kind == "view" or (can_read_through(node) and absorbs):
+            return True
+        cheap = node.kind == "pointwise" and (node.op not in FUNCTIONS or FUNCTIONS[node.op].cost < _DEAR)
+        return cheap and absorbs and node.dtype in _TYPES and body.issuperset(self._behind_views(node))
+
+    def _behind_views(self, node: Node) -> Iterator[Node]:
+        """What reads a node, or views of it."""
+        stack = list(self.readers[node])
+        while stack:
+            reader = stack.pop()
+            if (reader.kind == "view" or can_read_through(reader)) and reader not in self.shown:
+                stack += self.readers[reader]
+            else:
+                yield reader
+
+
+def _leaf(name: str, node: Node) -> Node:
+    return make("input", name=name, shape=node.shape, dtype=node.dtype)
+
+
+def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] | None:
+    """PyTorch's attention as product, score, weights, result, axis, causal and empty rows, above its own operands; None
+    where something is dropped out, or types are mixed."""
+    given = list(fill(node["template"], node.inputs))
+    more: Mapping[str, object] = {name: fill(value, node.inputs) for name, value in node["keywords"]}
+    query, key, value, mask, dropped, causal = given + [None, 0.0, False][len(given) - 3:]
+    mask = more.get("attn_mask", mask)
+    scale, grouped = more.get("scale"), more.get("enable_gqa", False)
+    if dropped or more.get("dropout_p") or any(n.dtype != "float32" for n in (query, key, value)) or query.rank < 2:
+        return None
+    causal = bool(more.get("is_causal", causal))
+    if grouped:
+        key, value = (_repeated(x, query.shape[-3]) for x in (key, value))
+    turned = make("permute", key, axes=(*range(key.rank - 2), key.rank - 1, key.rank - 2))
+    product = make("matmul", query, turned)
+    number = float(scale) if isinstance(scale, (int, float)) else query.shape[-1] ** -0.5
+    score = make("mul", product, constant(number))
+    if mask is not None:
+        if not isinstance(mask, Node) or mask.dtype not in ("bool", "float32") or causal:
+            return None
+        score = make("where", mask, score, constant(float("-inf"))) if mask.dtype == "bool" else \
+            make("add", score, mask)
+    weights = _leaf("weights", score)
+    return product, score, weights, make("matmul", weights, value), score.rank - 1, causal, True
+
+
+def _repeated(x: Node, heads: int) -> Node:
+    """Heads of keys or values, each for as many heads of queries."""
+    lead, own, rest = x.shape[:-3], x.shape[-3], x.shape[-2:]
+    apart = make("reshape", x, shape=(*lead, own, 1, *rest))
+    wide = make("expand", apart, shape=(*lead, own, heads // own, *rest))
+    return make("reshape", wide, shape=(*lead, heads, *rest))
