@@ -12,13 +12,14 @@ constexpr int TILES = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, PARTS = (WIDT
 constexpr int DEEP_CHUNKS = DEEP / 8, TILE_CHUNKS = TILE_COLUMNS / 8;
 constexpr int QUERY_BYTES = 4 * DEEP * 64, KEY_BYTES = 4 * DEEP * TILE_COLUMNS, VALUE_BYTES = 4 * TILE_COLUMNS * WIDE;
 constexpr int STAGE_BYTES = KEY_BYTES + VALUE_BYTES, OPERAND_BYTES = GROUPS * QUERY_BYTES + STAGES * STAGE_BYTES;
-constexpr int SHARED_BYTES = OPERAND_BYTES + 8 * (1 + 4 * STAGES);
+constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = OPERAND_BYTES + 8 * (BARRIERS + 1);
 constexpr int PACKERS = 256, THREADS = 128 * (GROUPS + 1);
 // Where what is packed begins: operands, what undoes their scales, and whether any is not finite.
 constexpr long long QUERY_TILES = 1LL * BATCH * ROW_TILES, KEY_TILES = 1LL * BATCH * TILES;
 constexpr long long VALUE_TILES = KEY_TILES * PARTS, KEYS = QUERY_TILES * QUERY_BYTES;
 constexpr long long VALUES = KEYS + KEY_TILES * KEY_BYTES, FACTORS = VALUES + VALUE_TILES * VALUE_BYTES;
-constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), PACKED_BYTES = FLAGS + 4 * BATCH;
+constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), PACKED_BYTES = FLAGS + 4 * (BATCH + 1);
+constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;  // the number of the next one that no block has stands behind the flags
 static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
 
 @VALUES@
@@ -33,6 +34,17 @@ static __device__ __forceinline__ void split(float x, float y, unsigned& high, u
 static __device__ __forceinline__ int columns_of(int i) {
   return @COLUMNS_OF@;
 }
+// The last rows of a point come first: where columns are hidden they have the most work.
+static __device__ __forceinline__ void work_of(int work, int& point, int& part, int& row_block) {
+  row_block = ROW_BLOCKS - 1 - work % ROW_BLOCKS;
+  part = work / ROW_BLOCKS % PARTS;
+  point = work / (ROW_BLOCKS * PARTS);
+}
+// Tiles of columns that the rows of a block have together.
+static __device__ __forceinline__ int tiles_of(int row_block) {
+  const int end_row = (row_block + 1) * 64 * GROUPS < ROWS ? (row_block + 1) * 64 * GROUPS : ROWS;
+  return (columns_of(end_row - 1) + TILE_COLUMNS - 1) / TILE_COLUMNS;
+}
 @EXACT@}  // namespace @NAME@_detail
 
 static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, unsigned char* packed) {
@@ -43,49 +55,43 @@ static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, uns
   if (tile < QUERY_TILES) {
     const int point = static_cast<int>(tile / ROW_TILES), first = static_cast<int>(tile % ROW_TILES) * 64;
 @POINT_OF_QUERY@
-    pack<64, DEEP_CHUNKS>(reinterpret_cast<unsigned short*>(packed + tile * QUERY_BYTES), factors + tile, flags + point,
-                          [&](int row, int k) { return first + row < ROWS && k < DEPTH ? @QUERY@ : 0.0f; });
+    pack<64, DEEP_CHUNKS, @QUERY_ALONG@>(
+        reinterpret_cast<unsigned short*>(packed + tile * QUERY_BYTES), factors + tile, flags + point,
+        [&](float (&x)[8], int row, int k) { if (first + row < ROWS) @TAKE_QUERY@; });
     return;
   }
   tile -= QUERY_TILES;
   if (tile < KEY_TILES) {
     const int point = static_cast<int>(tile / TILES), first = static_cast<int>(tile % TILES) * TILE_COLUMNS;
 @POINT_OF_KEY@
-    pack<TILE_COLUMNS, DEEP_CHUNKS>(
+    pack<TILE_COLUMNS, DEEP_CHUNKS, @KEY_ALONG@>(
         reinterpret_cast<unsigned short*>(packed + KEYS + tile * KEY_BYTES), factors + QUERY_TILES + tile,
-        flags + point, [&](int row, int k) { return first + row < COLUMNS && k < DEPTH ? @KEY@ : 0.0f; });
+        flags + point, [&](float (&x)[8], int row, int k) { if (first + row < COLUMNS) @TAKE_KEY@; });
     return;
   }
   tile -= KEY_TILES;
   const int point = static_cast<int>(tile / (TILES * PARTS));
   const int first = static_cast<int>(tile / PARTS % TILES) * TILE_COLUMNS, begin = static_cast<int>(tile % PARTS) * WIDE;
 @POINT_OF_VALUE@
-  pack<WIDE, TILE_CHUNKS>(
+  pack<WIDE, TILE_CHUNKS, @VALUE_ALONG@>(
       reinterpret_cast<unsigned short*>(packed + VALUES + tile * VALUE_BYTES),
       factors + QUERY_TILES + KEY_TILES + tile, flags + point,
-      [&](int row, int k) { return begin + row < WIDTH && first + k < COLUMNS ? @VALUE@ : 0.0f; });
+      [&](float (&x)[8], int row, int k) { if (begin + row < WIDTH) @TAKE_VALUE@; });
 }
 
+// A block does one piece of work after the other: 64 rows for each of its warpgroups, and a part of the values.
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
-    const unsigned char* packed, @PARAMETERS@) {
+    unsigned char* packed, @PARAMETERS@) {
   using namespace @NAME@_detail;
   KW_DYNAMIC_SHARED(unsigned char, shared);
-  // The last rows come first: where columns are hidden they have the most work.
-  const int row_block = ROW_BLOCKS - 1 - static_cast<int>(blockIdx.x % ROW_BLOCKS);
-  const int part = static_cast<int>(blockIdx.x / ROW_BLOCKS % PARTS);
-  const int point = static_cast<int>(blockIdx.x / (1u * ROW_BLOCKS * PARTS)), begin = part * WIDE;
-@POINT@
-  const int first_row = row_block * 64 * GROUPS, end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
-  const int tiles = (columns_of(end_row - 1) + TILE_COLUMNS - 1) / TILE_COLUMNS, fewest = columns_of(first_row);
-  if (reinterpret_cast<const unsigned*>(packed + FLAGS)[point] != 0u) {
-    exactly(@EXACT_ARGUMENTS@first_row, end_row, begin);
-    return;
-  }
   const unsigned queries = kw_shared(shared), stages = queries + GROUPS * QUERY_BYTES;
-  const unsigned barrier = queries + OPERAND_BYTES, keys_there = barrier + 8, values_there = keys_there + 8 * STAGES;
+  const unsigned queries_there = queries + OPERAND_BYTES, queries_read = queries_there + 8;
+  const unsigned keys_there = queries_read + 8, values_there = keys_there + 8 * STAGES;
   const unsigned keys_read = values_there + 8 * STAGES, values_read = keys_read + 8 * STAGES;
+  volatile int* const next_work = reinterpret_cast<int*>(shared + OPERAND_BYTES + 8 * BARRIERS);
   if (threadIdx.x == 0) {
-    kw_barrier_init(barrier, 1);
+    kw_barrier_init(queries_there, 1);
+    kw_barrier_init(queries_read, 4 * GROUPS);
     for (int stage = 0; stage < STAGES; ++stage) {
       kw_barrier_init(keys_there + 8 * stage, 1);
       kw_barrier_init(values_there + 8 * stage, 1);
@@ -95,51 +101,87 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     kw_barriers_ready();
   }
   __syncthreads();
+  const unsigned* const flags = reinterpret_cast<const unsigned*>(packed + FLAGS);
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  int stage = 0;
   if (warp < 4) {  // the producer
     kw_registers_fewer<@FEWER@>();
     if (warp == 0 && lane == 0) {
-      kw_barrier_expect(barrier, GROUPS * QUERY_BYTES);
-      for (int group = 0; group < GROUPS; ++group) {
-        // Beyond the last row: read, not used.
-        const int row_tile = row_block * GROUPS + group < ROW_TILES ? row_block * GROUPS + group : ROW_TILES - 1;
-        kw_bulk_copy(queries + group * QUERY_BYTES, packed + (1LL * point * ROW_TILES + row_tile) * QUERY_BYTES,
-                     QUERY_BYTES, barrier);
-      }
-      const unsigned char* keys = packed + KEYS + 1LL * point * TILES * KEY_BYTES;
-      const unsigned char* values = packed + VALUES + (1LL * point * TILES * PARTS + part) * VALUE_BYTES;
-      int stage = 0;
-      unsigned parity = 1;
+      unsigned parity = 1, read_parity = 1;
 #pragma unroll 1
-      for (int tile = 0; tile < tiles; ++tile) {
-        const unsigned to = stages + stage * STAGE_BYTES;
-        kw_barrier_wait(keys_read + 8 * stage, parity);
-        kw_barrier_expect(keys_there + 8 * stage, KEY_BYTES);
-        kw_bulk_copy(to, keys, KEY_BYTES, keys_there + 8 * stage);
-        kw_barrier_wait(values_read + 8 * stage, parity);
-        kw_barrier_expect(values_there + 8 * stage, VALUE_BYTES);
-        kw_bulk_copy(to + KEY_BYTES, values, VALUE_BYTES, values_there + 8 * stage);
-        keys += KEY_BYTES;
-        values += PARTS * VALUE_BYTES;
-        if (++stage == STAGES) stage = 0, parity ^= 1;
+      for (int work = blockIdx.x;;) {
+        kw_barrier_wait(queries_read, read_parity);
+        read_parity ^= 1;
+        *next_work = work;
+        if (work >= WORKS) {
+          kw_barrier_arrive(queries_there);
+          break;
+        }
+        int point, part, row_block;
+        work_of(work, point, part, row_block);
+        if (flags[point] != 0u) {
+          kw_barrier_arrive(queries_there);
+        } else {
+          kw_barrier_expect(queries_there, GROUPS * QUERY_BYTES);
+          for (int group = 0; group < GROUPS; ++group) {
+            // Beyond the last row: read, not used.
+            const int row_tile = row_block * GROUPS + group < ROW_TILES ? row_block * GROUPS + group : ROW_TILES - 1;
+            kw_bulk_copy(queries + group * QUERY_BYTES, packed + (1LL * point * ROW_TILES + row_tile) * QUERY_BYTES,
+                         QUERY_BYTES, queries_there);
+          }
+          const unsigned char* keys = packed + KEYS + 1LL * point * TILES * KEY_BYTES;
+          const unsigned char* values = packed + VALUES + (1LL * point * TILES * PARTS + part) * VALUE_BYTES;
+          const int tiles = tiles_of(row_block);
+#pragma unroll 1
+          for (int tile = 0; tile < tiles; ++tile) {
+            const unsigned to = stages + stage * STAGE_BYTES;
+            kw_barrier_wait(keys_read + 8 * stage, parity);
+            kw_barrier_expect(keys_there + 8 * stage, KEY_BYTES);
+            kw_bulk_copy(to, keys, KEY_BYTES, keys_there + 8 * stage);
+            kw_barrier_wait(values_read + 8 * stage, parity);
+            kw_barrier_expect(values_there + 8 * stage, VALUE_BYTES);
+            kw_bulk_copy(to + KEY_BYTES, values, VALUE_BYTES, values_there + 8 * stage);
+            keys += KEY_BYTES;
+            values += PARTS * VALUE_BYTES;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+          }
+        }
+        work = static_cast<int>(gridDim.x + atomicAdd(reinterpret_cast<unsigned*>(packed + FLAGS) + BATCH, 1u));
       }
     }
-  } else {  // the consumers
-    kw_registers_more<@MORE@>();
-    const int group = warp / 4 - 1, row_tile = row_block * GROUPS + group;
-    const float* const factors = reinterpret_cast<const float*>(packed + FACTORS);
+    return;
+  }
+  // The consumers
+  kw_registers_more<@MORE@>();
+  const int group = warp / 4 - 1;
+  const unsigned long long a = kw_operand(queries + group * QUERY_BYTES, 64 * 16);
+  const float* const factors = reinterpret_cast<const float*>(packed + FACTORS);
+  unsigned parity = 0, there_parity = 0;
+#pragma unroll 1
+  for (;;) {
+    kw_barrier_wait(queries_there, there_parity);
+    there_parity ^= 1;
+    const int work = __shfl_sync(0xffffffffu, *next_work, 0);
+    if (work >= WORKS) return;
+    int point, part, row_block;
+    work_of(work, point, part, row_block);
+@POINT@
+    const int begin = part * WIDE, first_row = row_block * 64 * GROUPS;
+    if (flags[point] != 0u) {
+      const int end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
+      exactly(@EXACT_ARGUMENTS@first_row + warp - 4, end_row, begin);
+      if (lane == 0) kw_barrier_arrive(queries_read);
+      continue;
+    }
+    const int row_tile = row_block * GROUPS + group, tiles = tiles_of(row_block), fewest = columns_of(first_row);
     const float query_factor = factors[1LL * point * ROW_TILES + (row_tile < ROW_TILES ? row_tile : ROW_TILES - 1)];
     const float* const key_factors = factors + QUERY_TILES + 1LL * point * TILES;
     const float* const value_factors = factors + QUERY_TILES + KEY_TILES + 1LL * point * TILES * PARTS + part;
-    const unsigned long long a = kw_operand(queries + group * QUERY_BYTES, 64 * 16);
     const int i = first_row + group * 64 + warp % 4 * 16 + lane / 4;  // the first of two rows, 8 apart
     float sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < WIDE / 2; ++n) sums[n] = 0.0f;
-    kw_barrier_wait(barrier, 0);
-    int stage = 0;
-    unsigned parity = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
       const unsigned from = stages + stage * STAGE_BYTES;
@@ -160,7 +202,10 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       const float factor = query_factor * key_factors[tile], value_factor = value_factors[tile * PARTS];
       kw_wgmma_wait<0>();
       kw_wgmma_hold(s);
-      if (lane == 0) kw_barrier_arrive(keys_read + 8 * stage);
+      if (lane == 0) {
+        kw_barrier_arrive(keys_read + 8 * stage);
+        if (tile == tiles - 1) kw_barrier_arrive(queries_read);
+      }
       const int column = tile * TILE_COLUMNS + lane % 4 * 2;
       float kept[2];  // of what was summed up before
 @WEIGHTS@
@@ -188,6 +233,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       for (int n = 0; n < WIDE / 2; ++n) sums[n] = fmaf(part_sums[n], value_factor, sums[n] * kept[n / 2 % 2]);
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
+    if (tiles == 0 && lane == 0) kw_barrier_arrive(queries_read);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 @WHOLE@

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from kernelwright.codegen.cuda.attention.layout import Layout, choose
 from kernelwright.codegen.cuda.expressions import C_TYPES, affine_text, literal
-from kernelwright.codegen.cuda.gemm.points import as_float, device_function, emitter_of, loads_of, straight
-from kernelwright.codegen.cuda.host import head
+from kernelwright.codegen.cuda.gemm.points import as_float, device_function, emitter_of, loads_of, straight, wrapped
+from kernelwright.codegen.cuda.host import alignment_check, ask_processors, head
 from kernelwright.codegen.cuda.math import snippets_of
 from kernelwright.codegen.source import KernelSource, Unsuitable, part_beside, text_beside
 from kernelwright.codegen.template import fill
@@ -66,6 +66,8 @@ def generate(kernel: Attention, name: str, layout: Layout | None = None) -> Kern
     layout = layout or choose(kernel)
     if layout is None:
         raise Unsuitable(f"queries of {kernel.depth} elements need more than a multiprocessor holds")
+    if kernel.batch * -(-kernel.rows // (64 * layout.groups)) * -(-kernel.width // layout.wide) >= 2**31 - 2**20:
+        raise Unsuitable("more rows than 31 bits count")
     return _Text(kernel, name, layout).source()
 
 
@@ -76,8 +78,11 @@ class _Text:
         self.kernel, self.name, self.layout = kernel, name, layout
         self.outer = [f"n{n}" for n in range(len(kernel.outer))]
         self.names = [*self.outer, "i", "j", "k", "p"]
+        self.vectors: set[str] = set()  # pointers that must be aligned to 16 bytes
         self.functions = {word: self._function(word, expression) for word, expression in (
             ("query", kernel.query), ("key", kernel.key), ("value", kernel.value), ("score", kernel.score))}
+        self.eights = {word: self._eight(word, expression, axis) for word, expression, axis in (
+            ("query", kernel.query, "k"), ("key", kernel.key, "k"), ("value", kernel.value, "j"))}
 
     def _function(self, word: str, expression: Expression) -> _Function:
         emitter = emitter_of(self.kernel, self.kernel.domain, tuple(self.names), [expression])
@@ -91,6 +96,43 @@ class _Text:
         text = device_function(f"The {word} at one point.", "float", word, parameters,
                                [*emitter.fixed_lines, *straight(emitter), f"return {result};"])
         return _Function(text, word, [f"in{b}" for b in buffers], axes, expression.reduced)
+
+    def _eight(self, word: str, expression: Expression, axis: str) -> str:
+        """The function that gives an operand's values at 8 neighbouring points along an axis."""
+        kernel, function = self.kernel, self.functions[word]
+        size, number = (kernel.depth if axis == "k" else kernel.columns), self.names.index(axis)
+        emitter = emitter_of(kernel, kernel.domain, tuple(self.names), [expression], lane_axis=number, lanes=8)
+        value = as_float(emitter, expression)
+        lines = [*emitter.fixed_lines, *straight(emitter), "#pragma unroll",
+                 f"for (int v = 0; v < 8; ++v) x[v] = {value};"]
+        whole = size // 8 * 8
+        if whole != size:  # rows do not begin at multiples of what vectors have
+            emitter.vectors = set()
+        self.vectors |= emitter.vectors
+        single = ["#pragma unroll", f"for (int v = 0; v < 8; ++v) x[v] = {axis} + v < {size} ? "
+                                    f"{function.call(**{axis: f'{axis} + v'})} : 0.0f;"]
+        if whole == 0 or whole != size:
+            body = single
+        else:
+            body = [f"if ({axis} < {size}) {{", *(f"  {line}" for line in lines), "}"]
+        types = self.kernel.input_dtypes
+        parameters = ["float (&x)[8]", *(f"const {C_TYPES[types[int(p.removeprefix('in'))]]}* __restrict__ {p}"
+                                         for p in function.pointers),
+                      *(f"int {name}" for name in (*[a for a in function.axes if a != axis], axis))]
+        return device_function(f"The {word} at 8 neighbouring points.", "void", f"{word}_eight", parameters, body)
+
+    def _taken(self, word: str, axis: str, **places: str) -> str:
+        """The call that takes 8 neighbouring values of an operand from ``k`` on."""
+        function = self.functions[word]
+        given = {axis: "k"} | places
+        axes = [*(a for a in function.axes if a != axis), axis]
+        return f"{word}_eight({', '.join(['x', *function.pointers, *(given.get(a, a) for a in axes)])})"
+
+    def _along(self, word: str) -> str:
+        """Whether neighbours along a row are neighbours in memory."""
+        expression = {"query": self.kernel.query, "key": self.kernel.key, "value": self.kernel.value}[word]
+        axis = self.names.index("j" if word == "value" else "k")
+        return "true" if any(abs(load.index.strides[axis]) == 1 for load in loads_of([expression])) else "false"
 
     def source(self) -> KernelSource:
         kernel, layout, name = self.kernel, self.layout, self.name
@@ -111,13 +153,15 @@ class _Text:
             "TILE_COLUMNS": layout.tile_columns, "DEEP": layout.deep, "WIDE": layout.wide, "WORKSPACE": workspace,
             "THREADS": layout.threads, "BLOCKS": layout.blocks, "FEWER": fewer, "MORE": more,
             "UNITS": "" if kernel.softmax else _UNITS,
-            "VALUES": "\n".join(function.text for function in functions.values()),
+            "VALUES": "\n".join([*(function.text for function in functions.values()), *self.eights.values()]),
             "COLUMNS_OF": self._columns_of(), "PACK_PARAMETERS": ", ".join(self._declared(pack_pointers)),
             "PARAMETERS": ", ".join([*self._declared(pointers), "float* __restrict__ out0"]),
             "POINT_OF_QUERY": self._point("query", 4), "POINT_OF_KEY": self._point("key", 4),
-            "POINT_OF_VALUE": self._point("value", 2), "POINT": self._point("score", 2, all_axes=True),
-            "QUERY": functions["query"].call(i="first + row"), "KEY": functions["key"].call(j="first + row"),
-            "VALUE": functions["value"].call(p="begin + row", j="first + k"),
+            "POINT_OF_VALUE": self._point("value", 2), "POINT": self._point("score", 4, all_axes=True),
+            "TAKE_QUERY": self._taken("query", "k", i="first + row"), "QUERY_ALONG": self._along("query"),
+            "TAKE_KEY": self._taken("key", "k", j="first + row"), "KEY_ALONG": self._along("key"),
+            "TAKE_VALUE": self._taken("value", "j", p="begin + row", j="first + k"),
+            "VALUE_ALONG": self._along("value"),
             "QUERY_AT": calls["query"], "KEY_AT": calls["key"], "VALUE_AT": calls["value"], "SCORE_AT": calls["score"],
             "EXACT_PARAMETERS": "".join(f"{part}, " for part in [
                 *self._declared(pointers), "float* __restrict__ out0", *(f"int {axis}" for axis in self.outer)]),
@@ -126,6 +170,7 @@ class _Text:
             "EXACT_STORE": self._stored("sums[n] * scale"),
             "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
             "LAUNCH": "\n".join(f"  {line}" for line in self._launch(pack_pointers, pointers))})
+        text = "\n".join(wrapped(text.split("\n")))
         return KernelSource(name, text, workspace, ("check", "tensor_core", f"wgmma_f16_{layout.tile_columns}",
                                                     f"wgmma_f16_{layout.wide}_own", *sorted(snippets_of(text))))
 
@@ -206,14 +251,17 @@ class _Text:
 
     def _launch(self, pack_pointers: Sequence[str], pointers: Sequence[str]) -> list[str]:
         name = self.name
-        lines = [f"using namespace {name}_detail;", "auto* packed = static_cast<unsigned char*>(workspace);",
-                 f'KW_CHECK("{name}", cudaMemsetAsync(packed + FLAGS, 0, 4 * BATCH, stream));',
+        lines = [*alignment_check(name, sorted(self.vectors)), f"using namespace {name}_detail;",
+                 "auto* packed = static_cast<unsigned char*>(workspace);",
+                 f'KW_CHECK("{name}", cudaMemsetAsync(packed + FLAGS, 0, 4 * (BATCH + 1), stream));',
+                 *ask_processors(name), f"const int blocks = WORKS < {self.layout.blocks} * processors ? WORKS : "
+                                        f"{self.layout.blocks} * processors;",
                  f'KW_LAUNCH("{name}", {name}_pack, QUERY_TILES + KEY_TILES + VALUE_TILES, PACKERS, 0, stream, '
                  f"{', '.join([*pack_pointers, 'packed'])});"]
         if self.layout.shared_bytes > 48 * 1024:
             lines.append(f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, '
                          "cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));")
-        return [*lines, f'KW_LAUNCH("{name}", {name}_core, 1LL * BATCH * PARTS * ROW_BLOCKS, THREADS, SHARED_BYTES, '
+        return [*lines, f'KW_LAUNCH("{name}", {name}_core, blocks, THREADS, SHARED_BYTES, '
                         f"stream, {', '.join(['packed', *pointers, 'out0'])});"]
 
 
@@ -237,4 +285,4 @@ def _packed_bytes(kernel: Attention, layout: Layout) -> int:
     queries, keys = batch * -(-kernel.rows // 64), batch * -(-kernel.columns // tile)
     values = keys * -(-kernel.width // layout.wide)
     operands = queries * 64 * layout.deep + keys * tile * layout.deep + values * tile * layout.wide
-    return 4 * (operands + queries + keys + values + batch)
+    return 4 * (operands + queries + keys + values + batch + 1)

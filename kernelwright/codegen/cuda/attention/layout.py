@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 
 from kernelwright.plan.kernels import Attention
@@ -13,7 +14,7 @@ MOST_DEPTH, MOST_WIDTH = 256, 128
 _SHARED_BYTES = 227 * 1024
 #: Registers of a multiprocessor; of a thread that brings operands; of one that multiplies, beside sums and weights.
 _REGISTERS, _FEWER, _BESIDE = 1 << 16, 24, 40
-_TILES = (128, 96, 64, 48, 32, 16)
+_TILES, _ENOUGH = (128, 96, 64, 48, 32, 16), 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Layout:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         stage = 4 * self.tile_columns * (self.deep + self.wide)
-        return 4 * self.deep * 64 * self.groups + self.stages * stage + 8 * (1 + 4 * self.stages)
+        return 4 * self.deep * 64 * self.groups + self.stages * stage + 8 * (3 + 4 * self.stages)
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -54,8 +55,8 @@ class Layout:
 
 
 def layouts(kernel: Attention) -> Iterator[Layout]:
-    """Those that fit, the better ones first: many rows, as each reads all keys and values; then two stages, then many
-    columns."""
+    """Those that fit, the better ones first: many rows, as each reads all keys and values; then as many columns as hide
+    what every tile costs, in two stages."""
     deep, parts = 16 * ceil(kernel.depth / 16), ceil(kernel.width / MOST_WIDTH)
     if deep > MOST_DEPTH:
         return
@@ -63,10 +64,10 @@ def layouts(kernel: Attention) -> Iterator[Layout]:
     most = max(16, 16 * ceil(kernel.columns / 16))
     tiles = [tile for tile in _TILES if tile <= most] or [16]
     for groups, blocks in ((2, 1), (1, 2), (1, 1)) if kernel.rows > 64 else ((1, 3), (1, 2), (1, 1)):
-        for stages in (2, 1):
-            for tile in tiles:
+        for few in (False, True):
+            for stages, tile in product((2, 1), tiles):
                 layout = Layout(groups, tile, deep, wide, min(stages, ceil(kernel.columns / tile)), blocks)
-                if layout.fits:
+                if few == (tile < min(_ENOUGH, most)) and layout.fits:
                     yield layout
 
 

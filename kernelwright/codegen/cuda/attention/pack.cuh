@@ -1,21 +1,24 @@
 // Operands as tensor cores take them. A tile of TALL rows and 8 * CHUNKS elements of each becomes two float16 terms of
 // its values times a power of two: chunks of 8 elements, each of them for all rows. `factor` becomes the inverse of
-// that power; `flag` is set where a value is not finite.
-template <int TALL, int CHUNKS, typename Value>
-static __device__ __forceinline__ void pack(unsigned short* to, float* factor, unsigned* flag, Value value) {
+// that power; `flag` is set where a value is not finite. `take` gives 8 neighbouring elements of a row; neighbouring
+// threads take neighbouring rows, or where ALONG neighbouring chunks of a row.
+template <int TALL, int CHUNKS, bool ALONG, typename Take>
+static __device__ __forceinline__ void pack(unsigned short* to, float* factor, unsigned* flag, Take take) {
   constexpr int PLACES = TALL * CHUNKS, EACH = (PLACES + PACKERS - 1) / PACKERS;
   __shared__ unsigned greatest_of[PACKERS / 32];
   float x[EACH][8];
   unsigned greatest = 0u;
 #pragma unroll
   for (int n = 0; n < EACH; ++n) {
-    const int place = threadIdx.x + n * PACKERS, row = place % TALL, chunk = place / TALL;
+    const int place = threadIdx.x + n * PACKERS;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      x[n][e] = place < PLACES ? value(row, chunk * 8 + e) : 0.0f;
-      greatest = max(greatest, __float_as_uint(x[n][e]) & 0x7fffffffu);
-    }
+    for (int e = 0; e < 8; ++e) x[n][e] = 0.0f;
+    if (place < PLACES) take(x[n], ALONG ? place / CHUNKS : place % TALL, (ALONG ? place % CHUNKS : place / TALL) * 8);
   }
+#pragma unroll
+  for (int n = 0; n < EACH; ++n)
+#pragma unroll
+    for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[n][e]) & 0x7fffffffu);
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, lanes));
   if (threadIdx.x % 32 == 0) greatest_of[threadIdx.x / 32] = greatest;
@@ -33,10 +36,11 @@ static __device__ __forceinline__ void pack(unsigned short* to, float* factor, u
   for (int n = 0; n < EACH; ++n) {
     const int place = threadIdx.x + n * PACKERS;
     if (place >= PLACES) break;
+    const int at = ALONG ? place % CHUNKS * TALL + place / CHUNKS : place;
     unsigned high[4], low[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) split(x[n][2 * e] * scale, x[n][2 * e + 1] * scale, high[e], low[e]);
-    reinterpret_cast<uint4*>(to)[place] = make_uint4(high[0], high[1], high[2], high[3]);
-    reinterpret_cast<uint4*>(to)[PLACES + place] = make_uint4(low[0], low[1], low[2], low[3]);
+    reinterpret_cast<uint4*>(to)[at] = make_uint4(high[0], high[1], high[2], high[3]);
+    reinterpret_cast<uint4*>(to)[PLACES + at] = make_uint4(low[0], low[1], low[2], low[3]);
   }
 }
