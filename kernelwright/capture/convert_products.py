@@ -69,31 +69,48 @@ def _convolution_general(a: Arguments) -> Node:
 
 @converts("einsum.default")
 def _einsum(a: Arguments) -> Node:
-    """Two operands as one batched matrix product, which is what PyTorch makes of them, of a batch of one where they
-    share no axis that stays, with axes in its order; others stay."""
+    """As PyTorch computes it: two operands at a time, in the order of the path that it was given, or from the first
+    one on, summing over axes that no other operand and no result has."""
     equation, operands = a["equation"].replace(" ", ""), list(a["tensors"])
-    if len(operands) != 2 or "->" not in equation or "." in equation:
-        raise NotConvertible("einsum other than of two operands")
+    if len(operands) < 2 or "->" not in equation or "." in equation:
+        raise NotConvertible("einsum of one operand, or with axes that are not named")
     terms, result = equation.split("->")
-    left, right = terms.split(",")
     sizes: dict[str, int] = {}
-    for term, operand in zip((left, right), operands, strict=True):
+    rest = list(zip(terms.split(","), operands, strict=True))
+    for term, operand in rest:
         float_only(operand)
         for letter, size in zip(term, operand.shape, strict=True):
             if len(set(term)) != len(term) or sizes.setdefault(letter, size) != size:
                 raise NotConvertible("a diagonal or a broadcast axis")
+    given = list(a.get("path") or ())
+    path = given or [0, 1] * (len(operands) - 1)
+    if len(path) != 2 * (len(operands) - 1):
+        raise NotConvertible("a path of other than pairs")
+    for first, second in zip(path[::2], path[1::2], strict=True):
+        pair = rest[first], rest[second]
+        rest = [part for n, part in enumerate(rest) if n not in (first, second)]
+        wanted = "".join(dict.fromkeys(c for term, _ in pair for c in term
+                                       if c in result or any(c in other for other, _ in rest))) if rest else result
+        rest.insert(len(rest) if given else 0, (wanted, _product_of_two(*pair, wanted, sizes)))
+    return rest[0][1]
+
+
+def _product_of_two(one: tuple[str, Node], other: tuple[str, Node], result: str, sizes: dict[str, int]) -> Node:
+    """An einsum of two operands, each with its letters, as one batched matrix product, of a batch of one where they
+    share no axis that stays, with axes in its order."""
+    (left, _), (right, _) = one, other
     batch = [c for c in result if c in left and c in right]
     summed = sorted(c for c in left if c in right and c not in result)
     rows, columns = [c for c in result if c not in right], [c for c in result if c not in left]
-    if len(batch + summed + rows + columns) < len(sizes) or 0 in sizes.values():
+    if len(batch + summed + rows + columns) < len({*left, *right}) or 0 in sizes.values():
         raise NotConvertible("an axis that only one operand has is summed")
 
     def arranged(operand: Node, term: str, *groups: list[str]) -> Node:
         moved = permuted(operand, tuple(term.index(c) for group in groups for c in group))
         return reshape(moved, tuple(sizes[c] for c in groups[0]) + tuple(_count(g, sizes) for g in groups[1:]))
 
-    first = arranged(operands[0], left, batch, rows, summed)
-    second = arranged(operands[1], right, batch, summed, columns)
+    first = arranged(one[1], left, batch, rows, summed)
+    second = arranged(other[1], right, batch, summed, columns)
     # Where nothing but axes of one element is summed, eager multiplies: a product may be -0, a sum starts at 0.
     if _count(summed, sizes) > 1:
         flags: dict[str, Any] = {} if batch else {"batch": True}

@@ -27,7 +27,7 @@ _CALL = "aten.scaled_dot_product_attention.default"
 _PRODUCTS = ("matmul", "contract")
 #: Results of the first product from which on it is worth a kernel not to store them.
 _LEAST_SCORES = 1 << 14
-#: A function of an operand that is dearer is computed once, and stored.
+#: A dearer function is computed once, and stored, where it is asked for at more points than it has elements.
 _DEAR = 10
 _TYPES = ("float32", "bool", "int64", "scalar")
 
@@ -186,8 +186,8 @@ class _Search:
         operands: dict[Node, Node] = {}  # with the leaf of each
         known: dict[Node, Node] = {weights: weights}
 
-        def enter(root: Node) -> Node:
-            """A node of the form, or the leaf in its place."""
+        def enter(root: Node, points: int) -> Node:
+            """A node of the form that is evaluated at so many points, or the leaf in its place."""
             seen: set[Node] = set()
             stack = [(root, False)]
             while stack:
@@ -196,7 +196,7 @@ class _Search:
                     known[node] = rebuild(node, tuple(known[i] for i in node.inputs))
                 elif node in known or node in seen:
                     continue
-                elif self._belongs(node, body, absorbs):
+                elif self._belongs(node, body, points if absorbs else 0):
                     seen.add(node)
                     if node.kind == "pointwise":
                         body.add(node)
@@ -205,26 +205,29 @@ class _Search:
                     operands[node] = known[node] = _leaf(f"operand{len(operands)}", node)
             return known[root]
 
-        form_product = rebuild(product, tuple(enter(i) for i in product.inputs))
+        form_product = rebuild(product, tuple(enter(i, i.size) for i in product.inputs))
         known[product] = form_product
-        form_score, form_result = enter(score), enter(result)
+        form_score = enter(score, score.size)
+        form_result = enter(result, sum(i.size for i in result.inputs if i is not weights))
         form = Form(tuple(operands.values()), form_product, form_score, weights, form_result, form_result, axis, causal,
                     empty_rows)
         gone = [n for n in body if n not in covered and n in self.readers and body.issuperset(self.readers[n])
                 and n not in self.shown]
         return form, list(operands), [*covered, *gone]
 
-    def _belongs(self, node: Node, body: set[Node], absorbs: bool) -> bool:
-        """Whether an operator is computed inside of the kernel."""
+    def _belongs(self, node: Node, body: set[Node], points: int) -> bool:
+        """Whether an operator is computed inside of the kernel, at so many points; at none where operands are as they
+        are."""
         if node in body or node.op == "constant" or (node.op == "literal" and number_of(node) is not None) \
                 or node not in self.readers:  # made for the form
             return True
         if node in self.apart or node.kind == "leaf" or node in self.shown:
             return False
-        if node.kind == "view" or (can_read_through(node) and absorbs):
+        if node.kind == "view" or (can_read_through(node) and points):
             return True
-        cheap = node.kind == "pointwise" and (node.op not in FUNCTIONS or FUNCTIONS[node.op].cost < _DEAR)
-        return cheap and absorbs and node.dtype in _TYPES and body.issuperset(self._behind_views(node))
+        cheap = node.op not in FUNCTIONS or FUNCTIONS[node.op].cost < _DEAR or node.size >= points
+        return node.kind == "pointwise" and points > 0 and cheap and node.dtype in _TYPES \
+            and body.issuperset(self._behind_views(node))
 
     def _behind_views(self, node: Node) -> Iterator[Node]:
         """What reads a node, or views of it."""
