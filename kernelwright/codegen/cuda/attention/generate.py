@@ -232,21 +232,26 @@ class _Text:
                 "WHOLE": "      const float scale = weight_unit(top[h]);"}
         if slope is not None:  # scores are multiples of products: the greatest is found first, and multiplied
             values |= {
-                "SLOPE": "      // Not so little that infinity times it is none.\n      const float slope = "
-                         f"fmaxf(factor * {literal(slope * _LOG2E, 'float')}, 0x1p-120f);\n",
-                "MOST": "-INFINITY", "MOST_AFTER": "        most = fmaxf(most * slope, top[h]);\n",
+                # The factor is a power of two; not so little a one that infinity times it is none.
+                "SLOPE": "      const float unit = fmaxf(factor, 0x1p-100f), "
+                         f"slope = unit * {literal(slope * _LOG2E, 'float')};\n",
+                "LOG2E": literal(slope * _LOG2E, "float"), "BASE": "        const float own_base = base / unit;\n",
+                "MOST": "-INFINITY", "MOST_AFTER": "        most = fmaxf(most * unit, top[h]);\n",
                 "ROW": "", "LIMIT": "        const int columns = columns_of(i + 8 * h) - column;\n",
                 "SCORE": "          if (!whole && n / 2 * 8 + n % 2 >= columns) x = -INFINITY;"}
         else:
             call = score.call("x * factor", i="row", j="column + n / 2 * 8 + n % 2")
-            hidden, more = ("-INFINITY", f" * {_LOG2E:.9f}f") if self.kernel.softmax else ("0.0f", "")
+            hidden = "-INFINITY" if self.kernel.softmax else "0.0f"
             values |= {
                 "SLOPE": "", "MOST": "top[h]", "MOST_AFTER": "",
                 "ROW": "        const int row = i + 8 * h < ROWS ? i + 8 * h : ROWS - 1;\n",
                 "LIMIT": "        const int columns = columns_of(row) - column;\n",
-                "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call}{more} : {hidden};"}
+                "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call} : {hidden};"}
         if self.kernel.softmax:
-            values["EXPONENT"] = f"x - (base - {_ROOM}.0f)" if slope is None else f"fmaf(x, slope, {_ROOM}.0f - base)"
+            log2e = literal(_LOG2E, "float")
+            values |= {"LOG2E": log2e, "BASE": ""} if slope is None else {}
+            values["EXPONENT"] = f"fmaf(x - base, {log2e}, {_ROOM}.0f)" if slope is None else \
+                f"fmaf(x - own_base, slope, {_ROOM}.0f)"
         return values
 
     def _launch(self, pack_pointers: Sequence[str], pointers: Sequence[str]) -> list[str]:
