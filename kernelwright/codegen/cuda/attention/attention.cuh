@@ -1,26 +1,18 @@
 // @COMMENT@
 //
-// Operands are split into two float16 terms first (@NAME@_pack), as tiles that bulk copies bring to shared memory: of
-// queries for @GROUPS@ warpgroups, 64 rows each, and of @TILE_COLUMNS@ columns of keys and values at a time. What a
-// warpgroup has of scores and weights stays in its registers.
+@HOW@
 namespace @NAME@_detail {
 constexpr int BATCH = @BATCH@, ROWS = @ROWS@, COLUMNS = @COLUMNS@, DEPTH = @DEPTH@, WIDTH = @WIDTH@;
 constexpr int GROUPS = @GROUPS@, STAGES = @STAGES@, TILE_COLUMNS = @TILE_COLUMNS@;
+constexpr int PACKERS = @PACKERS@, THREADS = 128 * (GROUPS + 1), ARRIVALS = @ARRIVALS@;
 constexpr int DEEP = @DEEP@, WIDE = @WIDE@;  // elements of a query and of a part of a value, with zeros at the end
 constexpr int ROW_TILES = (ROWS + 63) / 64, ROW_BLOCKS = (ROWS + 64 * GROUPS - 1) / (64 * GROUPS);
 constexpr int TILES = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, PARTS = (WIDTH + WIDE - 1) / WIDE;
 constexpr int DEEP_CHUNKS = DEEP / 8, TILE_CHUNKS = TILE_COLUMNS / 8;
 constexpr int QUERY_BYTES = 4 * DEEP * 64, KEY_BYTES = 4 * DEEP * TILE_COLUMNS, VALUE_BYTES = 4 * TILE_COLUMNS * WIDE;
 constexpr int STAGE_BYTES = KEY_BYTES + VALUE_BYTES, OPERAND_BYTES = GROUPS * QUERY_BYTES + STAGES * STAGE_BYTES;
-constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = OPERAND_BYTES + 8 * (BARRIERS + 1);
-constexpr int PACKERS = 256, THREADS = 128 * (GROUPS + 1);
-// Where what is packed begins: operands, what undoes their scales, and whether any is not finite.
-constexpr long long QUERY_TILES = 1LL * BATCH * ROW_TILES, KEY_TILES = 1LL * BATCH * TILES;
-constexpr long long VALUE_TILES = KEY_TILES * PARTS, KEYS = QUERY_TILES * QUERY_BYTES;
-constexpr long long VALUES = KEYS + KEY_TILES * KEY_BYTES, FACTORS = VALUES + VALUE_TILES * VALUE_BYTES;
-constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), PACKED_BYTES = FLAGS + 4 * (BATCH + 1);
-constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;  // the number of the next one that no block has stands behind the flags
-static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
+constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = OPERAND_BYTES + 8 * (BARRIERS + 1)@MORE_SHARED@;
+@PLACES@static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
 
 @VALUES@
 // Two values as two float16 terms each, whose sum has 22 bits of them.
@@ -47,39 +39,7 @@ static __device__ __forceinline__ int tiles_of(int row_block) {
 }
 @EXACT@}  // namespace @NAME@_detail
 
-static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, unsigned char* packed) {
-  using namespace @NAME@_detail;
-  float* const factors = reinterpret_cast<float*>(packed + FACTORS);
-  unsigned* const flags = reinterpret_cast<unsigned*>(packed + FLAGS);
-  long long tile = blockIdx.x;
-  if (tile < QUERY_TILES) {
-    const int point = static_cast<int>(tile / ROW_TILES), first = static_cast<int>(tile % ROW_TILES) * 64;
-@POINT_OF_QUERY@
-    pack<64, DEEP_CHUNKS, @QUERY_ALONG@>(
-        reinterpret_cast<unsigned short*>(packed + tile * QUERY_BYTES), factors + tile, flags + point,
-        [&](float (&x)[8], int row, int k) { if (first + row < ROWS) @TAKE_QUERY@; });
-    return;
-  }
-  tile -= QUERY_TILES;
-  if (tile < KEY_TILES) {
-    const int point = static_cast<int>(tile / TILES), first = static_cast<int>(tile % TILES) * TILE_COLUMNS;
-@POINT_OF_KEY@
-    pack<TILE_COLUMNS, DEEP_CHUNKS, @KEY_ALONG@>(
-        reinterpret_cast<unsigned short*>(packed + KEYS + tile * KEY_BYTES), factors + QUERY_TILES + tile,
-        flags + point, [&](float (&x)[8], int row, int k) { if (first + row < COLUMNS) @TAKE_KEY@; });
-    return;
-  }
-  tile -= KEY_TILES;
-  const int point = static_cast<int>(tile / (TILES * PARTS));
-  const int first = static_cast<int>(tile / PARTS % TILES) * TILE_COLUMNS, begin = static_cast<int>(tile % PARTS) * WIDE;
-@POINT_OF_VALUE@
-  pack<WIDE, TILE_CHUNKS, @VALUE_ALONG@>(
-      reinterpret_cast<unsigned short*>(packed + VALUES + tile * VALUE_BYTES),
-      factors + QUERY_TILES + KEY_TILES + tile, flags + point,
-      [&](float (&x)[8], int row, int k) { if (begin + row < WIDTH) @TAKE_VALUE@; });
-}
-
-// A block does one piece of work after the other: 64 rows for each of its warpgroups, and a part of the values.
+@PACK_KERNEL@// A block does one piece of work after the other: 64 rows for each of its warpgroups, and a part of the values.
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     unsigned char* packed, @PARAMETERS@) {
   using namespace @NAME@_detail;
@@ -89,77 +49,33 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   const unsigned keys_there = queries_read + 8, values_there = keys_there + 8 * STAGES;
   const unsigned keys_read = values_there + 8 * STAGES, values_read = keys_read + 8 * STAGES;
   volatile int* const next_work = reinterpret_cast<int*>(shared + OPERAND_BYTES + 8 * BARRIERS);
-  if (threadIdx.x == 0) {
-    kw_barrier_init(queries_there, 1);
+  unsigned* const counter = reinterpret_cast<unsigned*>(packed + COUNTER);
+@OWN@  if (threadIdx.x == 0) {
+    kw_barrier_init(queries_there, ARRIVALS);
     kw_barrier_init(queries_read, 4 * GROUPS);
     for (int stage = 0; stage < STAGES; ++stage) {
-      kw_barrier_init(keys_there + 8 * stage, 1);
-      kw_barrier_init(values_there + 8 * stage, 1);
+      kw_barrier_init(keys_there + 8 * stage, ARRIVALS);
+      kw_barrier_init(values_there + 8 * stage, ARRIVALS);
       kw_barrier_init(keys_read + 8 * stage, 4 * GROUPS);
       kw_barrier_init(values_read + 8 * stage, 4 * GROUPS);
     }
     kw_barriers_ready();
   }
   __syncthreads();
-  const unsigned* const flags = reinterpret_cast<const unsigned*>(packed + FLAGS);
   // From lane 0, so that the compiler knows that warps do not part.
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
   int stage = 0;
   if (warp < 4) {  // the producer
-    kw_registers_fewer<@FEWER@>();
-    if (warp == 0 && lane == 0) {
-      unsigned parity = 1, read_parity = 1;
-#pragma unroll 1
-      for (int work = blockIdx.x;;) {
-        kw_barrier_wait(queries_read, read_parity);
-        read_parity ^= 1;
-        *next_work = work;
-        if (work >= WORKS) {
-          kw_barrier_arrive(queries_there);
-          break;
-        }
-        int point, part, row_block;
-        work_of(work, point, part, row_block);
-        if (flags[point] != 0u) {
-          kw_barrier_arrive(queries_there);
-        } else {
-          kw_barrier_expect(queries_there, GROUPS * QUERY_BYTES);
-          for (int group = 0; group < GROUPS; ++group) {
-            // Beyond the last row: read, not used.
-            const int row_tile = row_block * GROUPS + group < ROW_TILES ? row_block * GROUPS + group : ROW_TILES - 1;
-            kw_bulk_copy(queries + group * QUERY_BYTES, packed + (1LL * point * ROW_TILES + row_tile) * QUERY_BYTES,
-                         QUERY_BYTES, queries_there);
-          }
-          const unsigned char* keys = packed + KEYS + 1LL * point * TILES * KEY_BYTES;
-          const unsigned char* values = packed + VALUES + (1LL * point * TILES * PARTS + part) * VALUE_BYTES;
-          const int tiles = tiles_of(row_block);
-#pragma unroll 1
-          for (int tile = 0; tile < tiles; ++tile) {
-            const unsigned to = stages + stage * STAGE_BYTES;
-            kw_barrier_wait(keys_read + 8 * stage, parity);
-            kw_barrier_expect(keys_there + 8 * stage, KEY_BYTES);
-            kw_bulk_copy(to, keys, KEY_BYTES, keys_there + 8 * stage);
-            kw_barrier_wait(values_read + 8 * stage, parity);
-            kw_barrier_expect(values_there + 8 * stage, VALUE_BYTES);
-            kw_bulk_copy(to + KEY_BYTES, values, VALUE_BYTES, values_there + 8 * stage);
-            keys += KEY_BYTES;
-            values += PARTS * VALUE_BYTES;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
-          }
-        }
-        work = static_cast<int>(gridDim.x + atomicAdd(reinterpret_cast<unsigned*>(packed + FLAGS) + BATCH, 1u));
-      }
-    }
-    return;
+    @REGISTERS@
+@PRODUCER@    return;
   }
   // The consumers
   kw_registers_more<@MORE@>();
   const int group = warp / 4 - 1;
   const unsigned long long a = kw_operand(queries + group * QUERY_BYTES, 64 * 16);
-  const float* const factors = reinterpret_cast<const float*>(packed + FACTORS);
   unsigned parity = 0, there_parity = 0;
 #pragma unroll 1
-  for (;;) {
+  for (int number = 0;; ++number) {
     kw_barrier_wait(queries_there, there_parity);
     there_parity ^= 1;
     const int work = __shfl_sync(0xffffffffu, *next_work, 0);
@@ -168,17 +84,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     work_of(work, point, part, row_block);
 @POINT@
     const int begin = part * WIDE, first_row = row_block * 64 * GROUPS;
-    if (flags[point] != 0u) {
-      const int end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
-      exactly(@EXACT_ARGUMENTS@first_row + warp - 4, end_row, begin);
-      if (lane == 0) kw_barrier_arrive(queries_read);
-      continue;
-    }
-    const int row_tile = row_block * GROUPS + group, tiles = tiles_of(row_block), fewest = columns_of(first_row);
-    const float query_factor = factors[1LL * point * ROW_TILES + (row_tile < ROW_TILES ? row_tile : ROW_TILES - 1)];
-    const float* const key_factors = factors + QUERY_TILES + 1LL * point * TILES;
-    const float* const value_factors = factors + QUERY_TILES + KEY_TILES + 1LL * point * TILES * PARTS + part;
-    const int i = first_row + group * 64 + warp % 4 * 16 + lane / 4;  // the first of two rows, 8 apart
+    const int end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
+    const int tiles = tiles_of(row_block), fewest = columns_of(first_row);
+@FACTORS@    const int i = first_row + group * 64 + warp % 4 * 16 + lane / 4;  // the first of two rows, 8 apart
     float sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int n = 0; n < WIDE / 2; ++n) sums[n] = 0.0f;
@@ -199,7 +107,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
                          b + ((pair == 1 ? DEEP_CHUNKS : 0) + k) * TILE_COLUMNS, pair + k > 0);
         kw_wgmma_commit();
       }
-      const float factor = query_factor * key_factors[tile], value_factor = value_factors[tile * PARTS];
+      const float factor = query_factor * @KEY_FACTOR@;
       kw_wgmma_wait<0>();
       kw_wgmma_hold(s);
       if (lane == 0) {
@@ -215,6 +123,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       float part_sums[WIDE / 2];
       kw_barrier_wait(values_there + 8 * stage, parity);
       __syncwarp();
+      const float value_factor = @VALUE_FACTOR@;
       {
         const unsigned long long b = kw_operand(from + KEY_BYTES, WIDE * 16);
         kw_wgmma_fence();
@@ -234,7 +143,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     if (tiles == 0 && lane == 0) kw_barrier_arrive(queries_read);
-#pragma unroll
+@WRONG@#pragma unroll
     for (int h = 0; h < 2; ++h) {
 @WHOLE@
       const int row = i + 8 * h;

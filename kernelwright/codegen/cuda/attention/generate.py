@@ -43,6 +43,114 @@ static __device__ __forceinline__ float weight_unit(float greatest) {
 """
 
 
+# Scores of any size: differences come first, as large ones have no digits to lose.
+_DIFFERENCES = """\
+        // A row without weights so far has no greatest score.
+        const float base = most == -INFINITY ? 0.0f : most;
+        kept[h] = kw_quick_exp2((top[h] - base) * @LOG2E@);
+"""
+# Scores that are multiples of products, by one multiply-add each. It is exact but for its last rounding, so that
+# weights of all tiles have the same shift, whatever that lost when it was rounded.
+_SHIFT_OF = """\
+// What is added to multiples of products, so that the power of two of the greatest is 2^12: `shift`, and where that is
+// so large that its rounding matters, minus `rest`.
+static __device__ __forceinline__ void shift_of(float greatest, float& shift, float& rest) {
+  const float base = greatest == -INFINITY ? 0.0f : greatest;  // a row without weights so far has no greatest score
+  shift = fmaf(-base, @SLOPE@, 12.0f);
+  rest = fabsf(shift) < 0x1p23f ? 0.0f : fmaf(base, @SLOPE@, shift) - 12.0f;
+}
+"""
+_SHIFTS = """\
+        float shift, rest, shift_before, rest_before;
+        shift_of(most, shift, rest);
+        shift_of(top[h], shift_before, rest_before);
+        kept[h] = top[h] == -INFINITY ? 0.0f : kw_quick_exp2((shift - shift_before) - (rest - rest_before));
+"""
+_FAR = """\
+        } else {
+#pragma unroll
+          for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
+            float& x = s[n / 2 * 4 + 2 * h + n % 2];
+            x = kw_quick_exp2(fmaf(x, slope, shift) - rest);
+            sum += x;
+          }
+        }
+"""
+
+
+class _Way(NamedTuple):
+    """How operands come to shared memory: parts of the text."""
+
+    how: str
+    places: str
+    arrivals: str
+    more_shared: str
+    pack_kernel: str
+    own: str
+    registers: str
+    producer: str
+    factors: str
+    key_factor: str
+    value_factor: str
+    wrong: str
+
+
+_EXACTLY = """\
+      exactly(@EXACT_ARGUMENTS@first_row + warp - 4, end_row, begin);
+"""
+_PACKED = _Way(
+    """\
+// Operands are split into two float16 terms first (@NAME@_pack), as tiles that bulk copies bring to shared memory: of
+// queries for @GROUPS@ warpgroups, 64 rows each, and of @TILE_COLUMNS@ columns of keys and values at a time. What a
+// warpgroup has of scores and weights stays in its registers.""",
+    """\
+// Where what is packed begins: operands, what undoes their scales, and whether any is not finite; and the number of the
+// next piece of work that no block has.
+constexpr long long QUERY_TILES = 1LL * BATCH * ROW_TILES, KEY_TILES = 1LL * BATCH * TILES;
+constexpr long long VALUE_TILES = KEY_TILES * PARTS, KEYS = QUERY_TILES * QUERY_BYTES;
+constexpr long long VALUES = KEYS + KEY_TILES * KEY_BYTES, FACTORS = VALUES + VALUE_TILES * VALUE_BYTES;
+constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), COUNTER = FLAGS + 4 * BATCH;
+constexpr long long PACKED_BYTES = COUNTER + 4;
+constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
+""", "1", "", text_beside(__file__, "packed.cuh"),
+    "  const unsigned* const flags = reinterpret_cast<const unsigned*>(packed + FLAGS);\n",
+    "kw_registers_fewer<@FEWER@>();", text_beside(__file__, "producer_of_packed.cuh"),
+    f"""\
+    if (flags[point] != 0u) {{
+{_EXACTLY}      if (lane == 0) kw_barrier_arrive(queries_read);
+      continue;
+    }}
+    const int row_tile = row_block * GROUPS + group;
+    const float* const factors = reinterpret_cast<const float*>(packed + FACTORS);
+    const float query_factor = factors[1LL * point * ROW_TILES + (row_tile < ROW_TILES ? row_tile : ROW_TILES - 1)];
+    const float* const key_factors = factors + QUERY_TILES + 1LL * point * TILES;
+    const float* const value_factors = factors + QUERY_TILES + KEY_TILES + 1LL * point * TILES * PARTS + part;
+""", "key_factors[tile]", "value_factors[tile * PARTS]", "")
+_CONVERTING = _Way(
+    """\
+// A warpgroup splits operands into two float16 terms as it brings them to shared memory: queries for @GROUPS@ other
+// warpgroups, 64 rows each, and @TILE_COLUMNS@ columns of keys and values at a time. What a warpgroup has of scores and
+// weights stays in its registers.""",
+    """\
+constexpr long long COUNTER = 0, PACKED_BYTES = 4;  // the number of the next piece of work that no block has
+constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
+""", "PACKERS / 32", " + 4 * (GROUPS + 2 * STAGES + 2 + PACKERS / 16)", "",
+    """\
+  volatile int* const following = next_work + 1;
+  // What undoes the scales of queries, and of keys and values of each stage; whether any is not finite, of this piece
+  // of work and of the one before; and the greatest magnitudes of each warp.
+  float* const own_factors = reinterpret_cast<float*>(shared + OPERAND_BYTES + 8 * BARRIERS + 8);
+  unsigned* const own_flags = reinterpret_cast<unsigned*>(own_factors + GROUPS + 2 * STAGES);
+""", "kw_registers_fewer<@FEWER@>();", text_beside(__file__, "producer_that_converts.cuh"),
+    "    const float query_factor = own_factors[group];\n", "own_factors[GROUPS + stage]",
+    "own_factors[GROUPS + STAGES + stage]",
+    f"""\
+    if (own_flags[number % 2] != 0u) {{
+{_EXACTLY}      continue;
+    }}
+""")
+
+
 class _Function(NamedTuple):
     """A device function of one point: its text, and how it is called."""
 
@@ -141,7 +249,10 @@ class _Text:
         pack_pointers, pointers = self._pointers(packed), self._pointers([*packed, *self.functions["score"].pointers])
         fewer, more = layout.registers
         functions, workspace = self.functions, _packed_bytes(kernel, layout)
+        way = _CONVERTING if layout.converts else _PACKED
         text = text_beside(__file__, "attention.cuh")
+        for word, part in zip(_Way._fields, way, strict=True):
+            text = text.replace(f"@{word.upper()}@", part)
         for word, part in (("PACK", text_beside(__file__, "pack.cuh")), ("EXACT", text_beside(__file__, "exactly.cuh")),
                            ("WEIGHTS", part_beside(__file__, "softmax.cuh" if kernel.softmax else "weights.cuh"))):
             text = text.replace(f"@{word}@", part)
@@ -149,15 +260,18 @@ class _Text:
             "NAME": name, "COMMENT": f"Attention of {kernel.batch} times {kernel.rows} queries of {kernel.depth} "
                                      f"elements to {kernel.columns} values of {kernel.width}.",
             "BATCH": kernel.batch, "ROWS": kernel.rows, "COLUMNS": kernel.columns, "DEPTH": kernel.depth,
-            "WIDTH": kernel.width, "GROUPS": layout.groups, "STAGES": layout.stages,
+            "WIDTH": kernel.width, "PACKERS": layout.packers, "GROUPS": layout.groups, "STAGES": layout.stages,
             "TILE_COLUMNS": layout.tile_columns, "DEEP": layout.deep, "WIDE": layout.wide, "WORKSPACE": workspace,
             "THREADS": layout.threads, "BLOCKS": layout.blocks, "FEWER": fewer, "MORE": more,
-            "UNITS": "" if kernel.softmax else _UNITS,
+            "UNITS": self._units(),
             "VALUES": "\n".join([*(function.text for function in functions.values()), *self.eights.values()]),
-            "COLUMNS_OF": self._columns_of(), "PACK_PARAMETERS": ", ".join(self._declared(pack_pointers)),
+            "COLUMNS_OF": self._columns_of(),
+            **({"POINT_OF_WORK": self._point("score", 6, all_axes=True)} if layout.converts else {
+                "PACK_PARAMETERS": ", ".join(self._declared(pack_pointers)),
+                "POINT_OF_QUERY": self._point("query", 4), "POINT_OF_KEY": self._point("key", 4),
+                "POINT_OF_VALUE": self._point("value", 2)}),
             "PARAMETERS": ", ".join([*self._declared(pointers), "float* __restrict__ out0"]),
-            "POINT_OF_QUERY": self._point("query", 4), "POINT_OF_KEY": self._point("key", 4),
-            "POINT_OF_VALUE": self._point("value", 2), "POINT": self._point("score", 4, all_axes=True),
+            "POINT": self._point("score", 4, all_axes=True),
             "TAKE_QUERY": self._taken("query", "k", i="first + row"), "QUERY_ALONG": self._along("query"),
             "TAKE_KEY": self._taken("key", "k", j="first + row"), "KEY_ALONG": self._along("key"),
             "TAKE_VALUE": self._taken("value", "j", p="begin + row", j="first + k"),
@@ -235,7 +349,7 @@ class _Text:
                 # The factor is a power of two; not so little a one that infinity times it is none.
                 "SLOPE": "      const float unit = fmaxf(factor, 0x1p-100f), "
                          f"slope = unit * {literal(slope * _LOG2E, 'float')};\n",
-                "LOG2E": literal(slope * _LOG2E, "float"), "BASE": "        const float own_base = base / unit;\n",
+                "BASE": _SHIFTS, "NEAR": "        if (rest == 0.0f) {\n", "FAR": _FAR,
                 "MOST": "-INFINITY", "MOST_AFTER": "        most = fmaxf(most * unit, top[h]);\n",
                 "ROW": "", "LIMIT": "        const int columns = columns_of(i + 8 * h) - column;\n",
                 "SCORE": "          if (!whole && n / 2 * 8 + n % 2 >= columns) x = -INFINITY;"}
@@ -249,20 +363,28 @@ class _Text:
                 "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call} : {hidden};"}
         if self.kernel.softmax:
             log2e = literal(_LOG2E, "float")
-            values |= {"LOG2E": log2e, "BASE": ""} if slope is None else {}
-            values["EXPONENT"] = f"fmaf(x - base, {log2e}, {_ROOM}.0f)" if slope is None else \
-                f"fmaf(x - own_base, slope, {_ROOM}.0f)"
+            values |= {"BASE": _DIFFERENCES.replace("@LOG2E@", log2e), "NEAR": "", "FAR": ""} if slope is None else {}
+            values["EXPONENT"] = f"fmaf(x - base, {log2e}, {_ROOM}.0f)" if slope is None else "fmaf(x, slope, shift)"
         return values
+
+    def _units(self) -> str:
+        if not self.kernel.softmax:
+            return _UNITS
+        slope = _slope(self.kernel.score)
+        return "" if slope is None else _SHIFT_OF.replace("@SLOPE@", literal(slope * _LOG2E, "float"))
 
     def _launch(self, pack_pointers: Sequence[str], pointers: Sequence[str]) -> list[str]:
         name = self.name
+        zeroed = "packed + COUNTER, 0, 4" if self.layout.converts else "packed + FLAGS, 0, 4 * (BATCH + 1)"
         lines = [*alignment_check(name, sorted(self.vectors)), f"using namespace {name}_detail;",
                  "auto* packed = static_cast<unsigned char*>(workspace);",
-                 f'KW_CHECK("{name}", cudaMemsetAsync(packed + FLAGS, 0, 4 * (BATCH + 1), stream));',
+                 f'KW_CHECK("{name}", cudaMemsetAsync({zeroed}, stream));',
                  *ask_processors(name), f"const int blocks = WORKS < {self.layout.blocks} * processors ? WORKS : "
                                         f"{self.layout.blocks} * processors;",
-                 f'KW_LAUNCH("{name}", {name}_pack, QUERY_TILES + KEY_TILES + VALUE_TILES, PACKERS, 0, stream, '
-                 f"{', '.join([*pack_pointers, 'packed'])});"]
+                 ]
+        if not self.layout.converts:
+            lines.append(f'KW_LAUNCH("{name}", {name}_pack, QUERY_TILES + KEY_TILES + VALUE_TILES, PACKERS, 0, stream, '
+                         f"{', '.join([*pack_pointers, 'packed'])});")
         if self.layout.shared_bytes > 48 * 1024:
             lines.append(f'KW_CHECK("{name}", cudaFuncSetAttribute({name}_core, '
                          "cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));")
@@ -285,7 +407,9 @@ def _slope(score: Expression) -> float | None:
 
 
 def _packed_bytes(kernel: Attention, layout: Layout) -> int:
-    """Bytes of what is packed; see the constants of the text."""
+    """Bytes of what is packed, and of the number of the next piece of work; see the constants of the text."""
+    if layout.converts:
+        return 4
     batch, tile = kernel.batch, layout.tile_columns
     queries, keys = batch * -(-kernel.rows // 64), batch * -(-kernel.columns // tile)
     values = keys * -(-kernel.width // layout.wide)

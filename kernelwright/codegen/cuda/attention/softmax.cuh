@@ -10,17 +10,13 @@
         }
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-@MOST_AFTER@        // A row without weights so far has no greatest score. Differences come first: scores may be so large that they
-        // have no digits to lose.
-        const float base = most == -INFINITY ? 0.0f : most;
-        kept[h] = kw_quick_exp2((top[h] - base) * @LOG2E@);
-        top[h] = most;
-@BASE@        float sum = 0.0f;
-#pragma unroll
+@MOST_AFTER@@BASE@        top[h] = most;
+        float sum = 0.0f;
+@NEAR@#pragma unroll
         for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
           float& x = s[n / 2 * 4 + 2 * h + n % 2];
           x = kw_quick_exp2(@EXPONENT@);
           sum += x;
         }
-        total[h] = fmaf(total[h], kept[h], sum);
+@FAR@        total[h] = fmaf(total[h], kept[h], sum);
       }
