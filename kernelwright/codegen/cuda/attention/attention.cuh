@@ -84,10 +84,10 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
     work_of(work, point, part, row_block);
 @POINT@
     const int begin = part * WIDE, first_row = row_block * 64 * GROUPS;
-    const int end_row = first_row + 64 * GROUPS < ROWS ? first_row + 64 * GROUPS : ROWS;
+    const int own_row = first_row + group * 64 + warp % 4 * 16;  // the first of this warp
     const int tiles = tiles_of(row_block), fewest = columns_of(first_row);
-@FACTORS@    const int i = first_row + group * 64 + warp % 4 * 16 + lane / 4;  // the first of two rows, 8 apart
-    float sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f};
+@FACTORS@    const int i = own_row + lane / 4;  // the first of two rows, 8 apart
+    float sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f}@STATE@;
 #pragma unroll
     for (int n = 0; n < WIDE / 2; ++n) sums[n] = 0.0f;
 #pragma unroll 1
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     if (tiles == 0 && lane == 0) kw_barrier_arrive(queries_read);
-@WRONG@#pragma unroll
+@WRONG@@FAR@#pragma unroll
     for (int h = 0; h < 2; ++h) {
 @WHOLE@
       const int row = i + 8 * h;

@@ -1,10 +1,10 @@
 // Rows of a point of which some operand is not finite, in multiply-adds alone: split into terms, infinities would be no
-// numbers. Each warp that multiplies takes a row, from `first_row` on.
+// numbers. Scores whose digits do not tell them apart are computed so, too.
 static __device__ __noinline__ void exactly(@EXACT_PARAMETERS@int first_row, int end_row, int begin) {
   constexpr int EACH = (WIDE + 31) / 32;
   const int lane = threadIdx.x % 32, end = begin + WIDE < WIDTH ? begin + WIDE : WIDTH;
 #pragma unroll 1
-  for (int i = first_row; i < end_row; i += 4 * GROUPS) {
+  for (int i = first_row; i < end_row; ++i) {
     const int columns = columns_of(i);
     float sums[EACH]@EXACT_STATE@;
 #pragma unroll

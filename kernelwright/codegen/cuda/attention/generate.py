@@ -49,32 +49,14 @@ _DIFFERENCES = """\
         const float base = most == -INFINITY ? 0.0f : most;
         kept[h] = kw_quick_exp2((top[h] - base) * @LOG2E@);
 """
-# Scores that are multiples of products, by one multiply-add each. It is exact but for its last rounding, so that
-# weights of all tiles have the same shift, whatever that lost when it was rounded.
-_SHIFT_OF = """\
-// What is added to multiples of products, so that the power of two of the greatest is 2^12: `shift`, and where that is
-// so large that its rounding matters, minus `rest`.
-static __device__ __forceinline__ void shift_of(float greatest, float& shift, float& rest) {
-  const float base = greatest == -INFINITY ? 0.0f : greatest;  // a row without weights so far has no greatest score
-  shift = fmaf(-base, @SLOPE@, 12.0f);
-  rest = fabsf(shift) < 0x1p23f ? 0.0f : fmaf(base, @SLOPE@, shift) - 12.0f;
-}
-"""
+# Scores that are multiples of products: one multiply-add each. What is added is a number that all scores of a tile and
+# what was summed up before have in common, whatever was lost when it was rounded.
 _SHIFTS = """\
-        float shift, rest, shift_before, rest_before;
-        shift_of(most, shift, rest);
-        shift_of(top[h], shift_before, rest_before);
-        kept[h] = top[h] == -INFINITY ? 0.0f : kw_quick_exp2((shift - shift_before) - (rest - rest_before));
-"""
-_FAR = """\
-        } else {
-#pragma unroll
-          for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
-            float& x = s[n / 2 * 4 + 2 * h + n % 2];
-            x = kw_quick_exp2(fmaf(x, slope, shift) - rest);
-            sum += x;
-          }
-        }
+        const bool none = most == -INFINITY;  // a row without weights so far
+        const float shift = none ? 12.0f : 12.0f - most;
+        kept[h] = kw_quick_exp2(shift - shift_before[h]);
+        shift_before[h] = none ? INFINITY : shift;
+        far = far || fabsf(shift) >= 0x1p23f;  // its rounding would matter
 """
 
 
@@ -96,7 +78,7 @@ class _Way(NamedTuple):
 
 
 _EXACTLY = """\
-      exactly(@EXACT_ARGUMENTS@first_row + warp - 4, end_row, begin);
+      exactly(@EXACT_ARGUMENTS@own_row, own_row + 16 < ROWS ? own_row + 16 : ROWS, begin);
 """
 _PACKED = _Way(
     """\
@@ -250,7 +232,8 @@ class _Text:
         fewer, more = layout.registers
         functions, workspace = self.functions, _packed_bytes(kernel, layout)
         way = _CONVERTING if layout.converts else _PACKED
-        text = text_beside(__file__, "attention.cuh")
+        weights = self._weights()
+        text = text_beside(__file__, "attention.cuh").replace("@FAR@", weights.pop("FAR"))
         for word, part in zip(_Way._fields, way, strict=True):
             text = text.replace(f"@{word.upper()}@", part)
         for word, part in (("PACK", text_beside(__file__, "pack.cuh")), ("EXACT", text_beside(__file__, "exactly.cuh")),
@@ -263,7 +246,7 @@ class _Text:
             "WIDTH": kernel.width, "PACKERS": layout.packers, "GROUPS": layout.groups, "STAGES": layout.stages,
             "TILE_COLUMNS": layout.tile_columns, "DEEP": layout.deep, "WIDE": layout.wide, "WORKSPACE": workspace,
             "THREADS": layout.threads, "BLOCKS": layout.blocks, "FEWER": fewer, "MORE": more,
-            "UNITS": self._units(),
+            "UNITS": "" if kernel.softmax else _UNITS,
             "VALUES": "\n".join([*(function.text for function in functions.values()), *self.eights.values()]),
             "COLUMNS_OF": self._columns_of(),
             **({"POINT_OF_WORK": self._point("score", 6, all_axes=True)} if layout.converts else {
@@ -280,7 +263,7 @@ class _Text:
             "EXACT_PARAMETERS": "".join(f"{part}, " for part in [
                 *self._declared(pointers), "float* __restrict__ out0", *(f"int {axis}" for axis in self.outer)]),
             "EXACT_ARGUMENTS": "".join(f"{part}, " for part in [*pointers, "out0", *self.outer]),
-            **self._weights(), "STORE": self._stored("sums[n / 2 * 4 + 2 * h + n % 2] * scale", i="row"),
+            **weights, "STORE": self._stored("sums[n / 2 * 4 + 2 * h + n % 2] * scale", i="row"),
             "EXACT_STORE": self._stored("sums[n] * scale"),
             "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
             "LAUNCH": "\n".join(f"  {line}" for line in self._launch(pack_pointers, pointers))})
@@ -346,32 +329,27 @@ class _Text:
                 "WHOLE": "      const float scale = weight_unit(top[h]);"}
         if slope is not None:  # scores are multiples of products: the greatest is found first, and multiplied
             values |= {
-                # The factor is a power of two; not so little a one that infinity times it is none.
-                "SLOPE": "      const float unit = fmaxf(factor, 0x1p-100f), "
-                         f"slope = unit * {literal(slope * _LOG2E, 'float')};\n",
-                "BASE": _SHIFTS, "NEAR": "        if (rest == 0.0f) {\n", "FAR": _FAR,
-                "MOST": "-INFINITY", "MOST_AFTER": "        most = fmaxf(most * unit, top[h]);\n",
+                # The factor is a power of two, so that products of all tiles are rounded alike.
+                "SLOPE": "      // Not so little that infinity times it is none.\n      const float slope = "
+                         f"fmaxf(factor, 0x1p-100f) * {literal(slope * _LOG2E, 'float')};\n",
+                "BASE": _SHIFTS, "STATE": ", shift_before[2] = {INFINITY, INFINITY};\n    bool far = false",
+                "MOST": "-INFINITY", "MOST_AFTER": "        most = fmaxf(most * slope, top[h]);\n",
+                "FAR": f"    if (__any_sync(0xffffffffu, far)) {{\n{_EXACTLY}      continue;\n    }}\n",
                 "ROW": "", "LIMIT": "        const int columns = columns_of(i + 8 * h) - column;\n",
                 "SCORE": "          if (!whole && n / 2 * 8 + n % 2 >= columns) x = -INFINITY;"}
         else:
             call = score.call("x * factor", i="row", j="column + n / 2 * 8 + n % 2")
             hidden = "-INFINITY" if self.kernel.softmax else "0.0f"
             values |= {
-                "SLOPE": "", "MOST": "top[h]", "MOST_AFTER": "",
+                "SLOPE": "", "STATE": "", "FAR": "", "MOST": "top[h]", "MOST_AFTER": "",
                 "ROW": "        const int row = i + 8 * h < ROWS ? i + 8 * h : ROWS - 1;\n",
                 "LIMIT": "        const int columns = columns_of(row) - column;\n",
                 "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call} : {hidden};"}
         if self.kernel.softmax:
             log2e = literal(_LOG2E, "float")
-            values |= {"BASE": _DIFFERENCES.replace("@LOG2E@", log2e), "NEAR": "", "FAR": ""} if slope is None else {}
+            values |= {"BASE": _DIFFERENCES.replace("@LOG2E@", log2e)} if slope is None else {}
             values["EXPONENT"] = f"fmaf(x - base, {log2e}, {_ROOM}.0f)" if slope is None else "fmaf(x, slope, shift)"
         return values
-
-    def _units(self) -> str:
-        if not self.kernel.softmax:
-            return _UNITS
-        slope = _slope(self.kernel.score)
-        return "" if slope is None else _SHIFT_OF.replace("@SLOPE@", literal(slope * _LOG2E, "float"))
 
     def _launch(self, pack_pointers: Sequence[str], pointers: Sequence[str]) -> list[str]:
         name = self.name

@@ -16,8 +16,6 @@ _SHARED_BYTES = 227 * 1024
 #: one that splits operands, beside these.
 _REGISTERS, _FEWER, _BESIDE, _AROUND = 1 << 16, 24, 40, 40
 _TILES, _ENOUGH = (128, 96, 64, 48, 32, 16), 64
-#: Products that take as long as to pack an element.
-_PACKED = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +90,8 @@ def layouts(kernel: Attention) -> Iterator[Layout]:
 
 
 def _converts(kernel: Attention) -> bool:
-    """Whether to pack operands, which are then read and written once more, would take long beside the products."""
-    elements = kernel.rows * kernel.depth + kernel.columns * (kernel.depth + kernel.width)
-    products = kernel.pairs * (kernel.depth + kernel.width)
-    return elements * _PACKED > products
+    """Whether operands are not packed before: each is read once, and what that takes is hidden by other blocks."""
+    return kernel.rows <= 64 and kernel.columns <= 64
 
 
 def choose(kernel: Attention) -> Layout | None:

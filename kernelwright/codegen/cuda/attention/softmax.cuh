@@ -12,11 +12,11 @@
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
 @MOST_AFTER@@BASE@        top[h] = most;
         float sum = 0.0f;
-@NEAR@#pragma unroll
+#pragma unroll
         for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
           float& x = s[n / 2 * 4 + 2 * h + n % 2];
           x = kw_quick_exp2(@EXPONENT@);
           sum += x;
         }
-@FAR@        total[h] = fmaf(total[h], kept[h], sum);
+        total[h] = fmaf(total[h], kept[h], sum);
       }
