@@ -8,6 +8,7 @@ from itertools import product
 from math import ceil
 
 from kernelwright.plan.kernels import Attention
+from kernelwright.roofline.multiprocessors import HOPPER
 
 #: Elements of a query, and of a part of a value, at most: operands of two terms, and sums, must find room.
 MOST_DEPTH, MOST_WIDTH = 256, 128
@@ -71,17 +72,19 @@ class Layout:
 
 
 def layouts(kernel: Attention) -> Iterator[Layout]:
-    """Those that fit, the better ones first: many rows, as each reads all keys and values; then as many columns as hide
-    what every tile costs, in two stages."""
+    """Those that fit, the better ones first: as many columns as hide what every tile costs; many rows, as each block
+    reads all keys and values, but no more than leave blocks for all multiprocessors; two stages."""
     deep, parts = 16 * ceil(kernel.depth / 16), ceil(kernel.width / MOST_WIDTH)
     if deep > MOST_DEPTH:
         return
     wide = 8 * ceil(ceil(kernel.width / parts) / 8)
     most = max(16, 16 * ceil(kernel.columns / 16))
     tiles = [tile for tile in _TILES if tile <= most] or [16]
+    # Blocks of 128 rows leave no multiprocessor without one.
+    fills = kernel.rows > 64 and kernel.batch * parts * ceil(kernel.rows / 128) >= HOPPER.count
     for converts in (True, False) if _converts(kernel) else (False, True):
         for few in (False, True):
-            for groups, blocks in ((2, 1), (1, 2), (1, 1)) if kernel.rows > 64 else ((1, 3), (1, 2), (1, 1)):
+            for groups, blocks in ((2, 1), (1, 2), (1, 1)) if fills else ((1, 3), (1, 2), (1, 1)):
                 for stages, tile in product((2, 1), tiles):
                     stages = min(stages, ceil(kernel.columns / tile))
                     layout = Layout(groups, tile, deep, wide, stages, blocks, converts)

@@ -1,0 +1,220 @@
+"""Times the CUDA kernels of float32 attention against PyTorch's operator, and checks both against float64.
+
+    python benchmarks/kernels_attention.py                    on a machine with a GPU and nvcc: one table
+    python benchmarks/kernels_attention.py --only 1024,causal cases whose name contains all of the texts; may be given
+                                                              several times
+    python benchmarks/kernels_attention.py --tune             every layout of each case, fastest first
+    python benchmarks/kernels_attention.py --results FILE     as JSON lines, too, each with device and versions
+
+A case is named by its batch, heads, queries, keys, and elements of a head. ``ours`` is a CUDA graph of all launches,
+``eager`` PyTorch's ``scaled_dot_product_attention`` launched from Python, and ``graph`` that as a CUDA graph; ``gain``
+compares ours with the better of the two. Times are medians of rounds in turn, each a call that is waited for. Products
+are two operations for each pair that has a weight, and ``roofline`` is the share of what float16 units would take for
+three of each. Errors are rms over the rms of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from math import exp, log
+from pathlib import Path
+
+import torch
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from kernels_recurrence import compiled, graphed, seconds  # noqa: E402
+
+from kernelwright.codegen.cuda.attention import generate  # noqa: E402
+from kernelwright.codegen.cuda.attention.layout import Layout, choose, layouts  # noqa: E402
+from kernelwright.codegen.source import KernelSource  # noqa: E402
+from kernelwright.ir.node import Node, constant, make, walk  # noqa: E402
+from kernelwright.plan.compile.attentions import compile_attention  # noqa: E402
+from kernelwright.plan.kernels import Attention  # noqa: E402
+from kernelwright.plan.lowering.attention import with_attention  # noqa: E402
+from kernelwright.roofline.devices import H200  # noqa: E402
+
+attend = torch.nn.functional.scaled_dot_product_attention
+#: Pairs of which float64 has the weights at a time.
+_PAIRS = 1 << 27
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention; ``bias``: whether scores of each head get a table added."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    size: int
+    causal: bool = False
+    bias: bool = False
+
+    @property
+    def name(self) -> str:
+        more = " causal" * self.causal + " bias" * self.bias
+        return f"{self.batch}x{self.heads}x{self.queries}x{self.keys}x{self.size}{more}"
+
+    @property
+    def kernel(self) -> Attention:
+        """The record, as of a model that calls PyTorch's operator."""
+        def leaf(name: str, *shape: int) -> Node:
+            return make("input", name=name, shape=shape, dtype="float32")
+
+        lead = self.batch, self.heads
+        query, key, value = (leaf(name, *lead, length, self.size) for name, length in (
+            ("query", self.queries), ("key", self.keys), ("value", self.keys)))
+        score = make("mul", make("matmul", query, make("permute", key, axes=(0, 1, 3, 2))),
+                     constant(self.size ** -0.5))
+        if self.bias:
+            score = make("add", score, leaf("bias", self.heads, self.queries, self.keys))
+        result = make("matmul", make("softmax", score, axis=3), value)
+        found = with_attention([result], (), None)
+        assert found is not None, self.name
+        node = next(n for n in walk([found.moved[result]]) if n.op == "attention")
+        form = replace(node["form"], causal=self.causal, empty_rows=True)
+        names = [i["name"] for i in node.inputs]
+        order = [names.index(name) for name in ("query", "key", "value", *(["bias"] if self.bias else []))]
+        own = make("attention", *node.inputs, form=form)
+        return compile_attention(own, [order.index(n) for n in range(len(names))])
+
+
+CASES = [
+    *(Case(max(1, 16384 // length), 16, length, length, size, causal) for length in (128, 512, 1024, 4096)
+      for size in (64, 128) for causal in (False, True)),
+    Case(2, 4, 16384, 16384, 32), Case(1, 8, 16384, 16384, 64, True), Case(1, 1, 8192, 8192, 64),
+    Case(32, 12, 197, 197, 64), Case(64, 16, 257, 257, 80), Case(4096, 3, 49, 49, 32, bias=True),
+    Case(1024, 12, 49, 49, 32, bias=True), Case(8, 32, 512, 512, 96, True), Case(128, 8, 512, 512, 96, True),
+    Case(4, 8, 1024, 1024, 256), Case(4, 8, 1024, 1024, 256, True), Case(8, 8, 4096, 77, 40),
+    Case(2, 8, 4096, 4096, 40), Case(16, 12, 384, 384, 64, bias=True),
+]
+
+
+class Runner:
+    """A case on the device."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        torch.manual_seed(case.queries + case.size)
+        self.query, self.key, self.value = (torch.randn(case.batch, case.heads, length, case.size, device="cuda")
+                                            for length in (case.queries, case.keys, case.keys))
+        self.bias = torch.randn(case.heads, case.queries, case.keys, device="cuda") if case.bias else None
+        self.result = torch.empty_like(self.query)
+        self.few = max(1, min(case.batch, _PAIRS // (case.heads * case.queries * case.keys)))
+        self.heads = max(1, min(case.heads, _PAIRS // (case.queries * case.keys)))
+        self.right = self.attended([x[:self.few, :self.heads].double() for x in (self.query, self.key, self.value)],
+                                   None if self.bias is None else self.bias[:self.heads].double())
+
+    def attended(self, operands: list[torch.Tensor], bias: torch.Tensor | None) -> torch.Tensor:
+        return attend(*operands, attn_mask=None if bias is None else bias[None], is_causal=self.case.causal)
+
+    def theirs(self) -> torch.Tensor:
+        return self.attended([self.query, self.key, self.value], self.bias)
+
+    def ours(self, library: ctypes.CDLL, source: KernelSource) -> Callable[[], None]:
+        function = getattr(library, f"run_{source.name}")
+        function.restype = ctypes.c_char_p
+        workspace = torch.empty(max(256, source.workspace_bytes), dtype=torch.uint8, device="cuda")
+        given = [self.query, self.key, self.value, *([] if self.bias is None else [self.bias]), self.result, workspace]
+
+        def run() -> None:
+            message = function(*(ctypes.c_void_p(t.data_ptr()) for t in given),
+                               ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+            if message is not None:
+                raise RuntimeError(message.decode())
+
+        return run
+
+    def error(self, result: torch.Tensor) -> float:
+        found = result[:self.few, :self.heads].double()
+        return float((found - self.right).square().mean().sqrt() / self.right.square().mean().sqrt())
+
+
+def measured(runner: Runner, library: ctypes.CDLL, source: KernelSource, layout: Layout, *, alone: bool
+             ) -> dict[str, object]:
+    """The figures of one kernel; ``alone``: without PyTorch's."""
+    case = runner.case
+    run = runner.ours(library, source)
+    run()
+    error = runner.error(runner.result)
+    ways: dict[str, Callable[[], object]] = {"ours": graphed(run)}
+    if not alone:
+        ways |= {"eager": runner.theirs, "graph": graphed(runner.theirs)}
+    times = seconds(ways)
+    kernel = case.kernel
+    operations = 4 * kernel.batch * kernel.pairs * case.size
+    row: dict[str, object] = {"case": case.name, **{f"{name}_us": value * 1e6 for name, value in times.items()},
+                              "tflops": operations / times["ours"] / 1e12, "error": error, "layout": asdict(layout),
+                              "roofline": 3 * operations / H200.float16 / times["ours"]}
+    if not alone:
+        row["gain"] = min(times["eager"], times["graph"]) / times["ours"]
+        row["their_error"] = runner.error(runner.theirs())
+    return row
+
+
+def line(row: dict[str, object]) -> str:
+    layout = row["layout"]
+    assert isinstance(layout, dict)
+    spread = f"{layout['groups']} x 64 rows, {layout['tile_columns']} columns, {layout['stages']} stages, " \
+             f"{layout['blocks']} blocks" + ", converts" * layout["converts"]
+    figures = [f"{row[name]:10.1f}" if name in row else " " * 10 for name in ("ours_us", "eager_us", "graph_us")]
+    gain = f"{row['gain']:6.2f}x" if "gain" in row else " " * 7
+    errors = f"{row['error']:.1e} {row['their_error']:.1e}" if "their_error" in row else f"{row['error']:.1e}"
+    return f"{row['case']:28}{''.join(figures)} {gain} {row['tflops']:7.0f} {row['roofline']:8.0%}  {errors}  {spread}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", help="texts, with commas between them, all of which a case's name "
+                                                        "has; may be given several times")
+    parser.add_argument("--tune", action="store_true", help="every layout of each case")
+    parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
+    options = parser.parse_args()
+    works: list[tuple[Case, Layout]] = []
+    for case in CASES:
+        if any(all(text in case.name for text in texts.split(",")) for texts in options.only or [""]):
+            found = list(dict.fromkeys(layouts(case.kernel))) if options.tune else [choose(case.kernel)]
+            works += [(case, layout) for layout in found if layout is not None]
+    sources = [generate.generate(case.kernel, f"k{n}_attention", layout) for n, (case, layout) in enumerate(works)]
+    with tempfile.TemporaryDirectory() as folder:
+        with ThreadPoolExecutor() as pool:
+            built = list(pool.map(lambda n: compiled([sources[n]], Path(folder), n)[0], range(len(sources))))
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {datetime.date.today()}")
+        print(f"{'case':28}{'ours us':>10}{'eager':>10}{'graph':>10} {'gain':>7} {'TFLOP/s':>7} {'roofline':>8}  "
+              "error, PyTorch's  layout")
+        rows: list[dict[str, object]] = []
+        runner: Runner | None = None
+        with torch.no_grad():
+            for (case, layout), source, path in zip(works, sources, built, strict=True):
+                if runner is None or runner.case != case:
+                    runner = None  # its memory goes first
+                    runner = Runner(case)
+                rows.append(measured(runner, ctypes.CDLL(str(path)), source, layout, alone=options.tune))
+                if not options.tune:
+                    print(line(rows[-1]), flush=True)
+        if options.tune:
+            for case in dict.fromkeys(case for case, _ in works):
+                own = [row for row in rows if row["case"] == case.name]
+                print("\n".join(line(row) for row in sorted(own, key=lambda row: row["ours_us"])), flush=True)
+        else:
+            gains = [float(row["gain"]) for row in rows]
+            print(f"gain: {exp(statistics.fmean(map(log, gains))):.2f}x (geometric mean of {len(gains)}), "
+                  f"{min(gains):.2f}x to {max(gains):.2f}x")
+        if options.results:
+            about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+                     "date": str(datetime.date.today()), "command": " ".join(sys.argv)}
+            options.results.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()
