@@ -96,8 +96,9 @@ def compiled(sources: Sequence[KernelSource], folder: Path, number: int) -> tupl
                 f"{{ return {source.name}({passed}); }}\n"
     path = folder / f"kernels{number}.cu"
     path.write_text(text)
-    done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90a", "-w", "-Xptxas", "-v", "-shared", "-Xcompiler",
-                           "-fPIC", str(path), "-o", str(path.with_suffix(".so"))], capture_output=True, text=True)
+    done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-w", "-Xptxas", "-v",
+                           "-shared", "-Xcompiler", "-fPIC", str(path), "-o", str(path.with_suffix(".so"))],
+                          capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"nvcc refused {path}:\n{done.stderr[-4000:]}")
     return path.with_suffix(".so"), done.stderr

@@ -22,6 +22,21 @@ from kernelwright.selection import with_strides_of_eager
 from kernelwright.settings import Settings
 
 PROBLEMS = {
+    "functions around submodules": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+                layers = [self.first]
+                inner = lambda x: torch.tanh(layers[0](x))
+                self.mixed = lambda x: inner(x) * torch.sigmoid(self.second(x))
+
+            def forward(self, x):
+                return self.mixed(x) * 2.0 + x
+
+        def get_inputs():
+            return [torch.randn(8, 32)]
+    ''',
     "asks for the gradient mode": '''
         class Scale(nn.Module):
             def forward(self, x):
