@@ -204,7 +204,7 @@ class Attention:
         result[i, p]  = sum over j of weight[i, j] * value[j, p]
 
     ``score`` is an expression in which ``Reduced(0)`` is the product. With ``causal`` columns j > i + ``shift`` are not
-    there: they have no weight. Where no column of a row has a weight the result is 0 if ``empty_rows``, else NaN.
+    there: they have no weight. Where all scores of a row are -inf the result is 0 if ``empty_rows``, else NaN.
     Index strides have ``len(outer) + 4`` entries, for the outer axes, i, j, k and p; what a query, a key, a value, a
     score and a result do not depend on they do not move along. All arithmetic is that of float32.
     """

@@ -24,7 +24,7 @@ class Form:
     weights: a leaf for the softmax of the score along ``axis``, or for the score itself where that is None. result: the
     product of the weights with values, and shown: that, permuted and reshaped. causal: the score's last two axes are
     rows and columns, and columns behind a row's own number are hidden: they have no weight. empty_rows: a row whose
-    columns are all hidden has the result 0.
+    scores are all -inf has the result 0.
     """
 
     operands: tuple[Node, ...]

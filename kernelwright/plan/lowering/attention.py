@@ -111,7 +111,7 @@ class _Search:
             return
         if node.op == "opaque" and node["target"] == _CALL:
             written = _written_out(node)
-            if written is not None:
+            if written is not None and written[0].size >= _LEAST_SCORES:
                 yield from self._of(*written, covered=[node])
         elif node.op in _PRODUCTS and len(node.inputs) == 2:
             for side in (0, 1):
@@ -267,7 +267,7 @@ def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] |
         score = make("where", mask, score, constant(float("-inf"))) if mask.dtype == "bool" else \
             make("add", score, mask)
     weights = _leaf("weights", score)
-    return product, score, weights, make("matmul", weights, value), score.rank - 1, causal, True
+    return product, score, weights, make("matmul", weights, value), score.rank - 1, causal, mask is not None
 
 
 def _repeated(x: Node, heads: int) -> Node:

@@ -43,7 +43,8 @@ static __device__ __forceinline__ float weight_unit(float greatest) {
 """
 
 
-# Scores of any size: differences come first, as large ones have no digits to lose.
+# Scores of any size: differences come first, as large ones have no digits to lose, and nothing is fused into them: the
+# greatest score less itself is zero.
 _DIFFERENCES = """\
         // A row without weights so far has no greatest score.
         const float base = most == -INFINITY ? 0.0f : most;
@@ -314,7 +315,7 @@ class _Text:
                     "#pragma unroll", "    for (int lanes = 16; lanes > 0; lanes /= 2)",
                     "      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lanes));",
                     "    const float base = top == -INFINITY ? 0.0f : top;"]),
-                "EXACT_WEIGHT": "expf(score_at(own) - base)", "EXACT_TOTAL": "      total += weight;",
+                "EXACT_WEIGHT": "expf(__fsub_rn(score_at(own), base))", "EXACT_TOTAL": "      total += weight;",
                 "EXACT_WHOLE": "\n".join([
                     "#pragma unroll", "    for (int lanes = 16; lanes > 0; lanes /= 2)",
                     "      total += __shfl_xor_sync(0xffffffffu, total, lanes);",
@@ -348,7 +349,8 @@ class _Text:
         if self.kernel.softmax:
             log2e = literal(_LOG2E, "float")
             values |= {"BASE": _DIFFERENCES.replace("@LOG2E@", log2e)} if slope is None else {}
-            values["EXPONENT"] = f"fmaf(x - base, {log2e}, {_ROOM}.0f)" if slope is None else "fmaf(x, slope, shift)"
+            values["EXPONENT"] = "fmaf(x, slope, shift)" if slope is not None else \
+                f"fmaf(__fsub_rn(x, base), {log2e}, {_ROOM}.0f)"
         return values
 
     def _launch(self, pack_pointers: Sequence[str], pointers: Sequence[str]) -> list[str]:
