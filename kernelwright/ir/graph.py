@@ -13,7 +13,7 @@ from kernelwright.ir.registry import as_meta
 
 @dataclass(frozen=True, slots=True)
 class BufferUpdate:
-    """After the forward, buffer ``name`` holds ``value``.
+    """After the forward, buffer ``name`` holds ``value``; so does a tensor of a plain attribute of this name.
 
     ``owner`` is the node whose torch call performs the update by itself (training batch norm), or
     None where the update must be written out.
@@ -73,6 +73,9 @@ class Graph:
     checks: what tells that the model raises an error for the values that it was given.
     decided: buffers of one element, by whose values the forward decides, and these values.
     asked_of_inputs: expressions of the tensors among the ``inputs`` by whose values the forward decides, and these.
+    carried: leaves for the tensors that a call finds in plain attributes, as the call before it left them, and their
+        strides; like buffers otherwise.
+    left: the plain attributes that a call assigns, and the numbers of the outputs that these then are.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -87,6 +90,8 @@ class Graph:
     checks: tuple[Check, ...] = ()
     decided: tuple[tuple[str, bool | int | float], ...] = ()
     asked_of_inputs: tuple[tuple[str, Any], ...] = ()
+    carried: tuple[tuple[Node, tuple[int, ...]], ...] = ()
+    left: tuple[tuple[str, int], ...] = ()
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:
@@ -173,5 +178,6 @@ def render(graph: Graph) -> str:
         lines.append(f"{names[node]}: {node.dtype}{list(node.shape)} = {title}({arguments})")
     lines += [f"buffer {e.name} <- {names[e.value]}" for e in graph.effects if e.value in names]
     lines += [f"check {names[c.value]}" for c in graph.checks]
+    lines += [f"attribute {name} <- {names[graph.outputs[number]]}" for name, number in graph.left]
     lines.append("return " + ", ".join(names[o] for o in graph.outputs))
     return "\n".join(lines)

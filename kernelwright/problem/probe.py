@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from kernelwright.problem.load import source_file
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import differences, kinds_of, plain_attributes, same, spoil, tensors
+from kernelwright.problem.state import differences, kinds_of, plain_attributes, same, set_modes, spoil, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,20 @@ class Probe:
     """Plain attributes in which a call leaves tensors of its own, or in place of others: no graph holds them."""
 
 
-def probe_forward(problem: Problem, seed: int = 0) -> Probe:
+def probe_forward(problem: Problem, seed: int = 0, modes: Mapping[str, bool] | None = None) -> Probe:
     """Construct the model, run it once on its inputs, and look at what it returned and changed.
 
     Runs it again, on other inputs, only where a plain attribute changed, to tell a cache from state.
+    modes: whether each of its modules is in training, by path; by default as the constructor leaves them.
     Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202; for state other than tensors,
     which nobody could compare, where the next call may read it), OutputsUnsupported (KW203), and what make_model and
     make_inputs raise.
     """
-    model = problem.make_model(seed)
+    def make() -> nn.Module:
+        made = problem.make_model(seed)
+        return made if modes is None else set_modes(made, modes)
+
+    model = make()
     plain, before = plain_attributes(model), tensors(model)
     outputs = run_forward(problem, model, problem.make_inputs(seed))
     check_outputs(outputs, problem)
@@ -51,7 +57,7 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
     carried: tuple[str, ...] = ()
     if changed:
         # A cache is the same after another call, and the same in a new model that sees other inputs.
-        other = problem.make_model(seed)
+        other = make()
         run_forward(problem, other, problem.make_inputs(seed + 1))
         again = run_forward(problem, model, problem.make_inputs(seed + 1))
         ends = plain_attributes(other), plain_attributes(model)
@@ -59,7 +65,7 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
         state = [name for name in changed if name in unstable]
         hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))]
         alike = all(kinds_of(end.get(name)) == kinds_of(after.get(name)) for end in ends for name in state)
-        if hidden and not (alike and _unread(problem, seed, state, again, model)):
+        if hidden and not (alike and _unread(problem, seed, make(), state, again, model)):
             where = next((text for name in hidden if (text := _assignment(problem, name))), "")
             raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
         caches = [name for name in changed if name not in state and not _leaves(plain.get(name))]
@@ -69,10 +75,9 @@ def probe_forward(problem: Problem, seed: int = 0) -> Probe:
     return Probe(outputs, altered, tuple(caches), carried)
 
 
-def _unread(problem: Problem, seed: int, names: list[str], outputs: Any, model: nn.Module) -> bool:
-    """Whether a second run gives ``outputs`` and leaves the tensors of ``model`` also after the tensors that the first
-    run left in the attributes ``names`` were spoiled."""
-    other = problem.make_model(seed)
+def _unread(problem: Problem, seed: int, other: nn.Module, names: list[str], outputs: Any, model: nn.Module) -> bool:
+    """Whether a second run of ``other``, which is new, gives ``outputs`` and leaves the tensors of ``model`` also after
+    the tensors that the first run left in the attributes ``names`` were spoiled."""
     run_forward(problem, other, problem.make_inputs(seed))
     for name in names:
         spoil(other, name)

@@ -45,6 +45,14 @@ def classes_of(model: nn.Module) -> dict[str, str]:
     return {path: type(module).__qualname__ for path, module in model.named_modules() if path}
 
 
+def tensors_kept(model: nn.Module) -> dict[str, Any]:
+    """Shape, strides, dtype and device of the tensors that the plain attributes of modules hold, by path."""
+    return {f"{path}.{key}": (tuple(value.shape), value.stride() if value.layout is torch.strided else (), value.dtype,
+                              value.device)
+            for path, module in model.named_modules()
+            for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+
+
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:
     """``model`` with its modules in the modes of the same paths. Nothing is told to one whose modules are in them: what
     a module does when it is told, beside changing its mode, would undo what a constructor left."""

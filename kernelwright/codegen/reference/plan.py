@@ -49,11 +49,11 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
     for node in walk((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks))):
         if node.op == "attribute" and node["name"].startswith(OUTSIDE):
             values[node["name"]] = read_outside(model).tensors[node["name"].removeprefix(OUTSIDE)]
-        elif node.op == "attribute":
+        elif node.op == "attribute" or (node.op == "buffer" and node["name"] not in values):
             owner: Any = model
             for part in node["name"].split("."):
                 owner = getattr(owner, part)
-            values[node["name"]] = owner
+            values[node["name"]] = owner if node.op == "attribute" else owner.detach().clone()
     return values
 
 
