@@ -47,6 +47,7 @@ from kernelwright.verified import (
 )
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.state import State
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
@@ -200,6 +201,7 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
     if not mode.plan.kernels:
         return [mode]
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
+    numbers |= {f"attribute {name}": number for name, number in mode.captured.left}
     strides: dict[bool, list[tuple[int, ...] | None]] = {}
     model: nn.Module | None = None  # one for all calls: a large one takes a while
     for recording in mode.recordings:
@@ -207,6 +209,7 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
             if model is None:
                 model = model_of(problem, mode, settings)
             found = flatten(given_by_model(problem, mode, example, settings, recording, model))
+            found |= {f"attribute {name}": tensor for name, tensor in State.of(model, owned=False).attributes.items()}
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares
                 return [mode]

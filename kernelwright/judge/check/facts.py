@@ -83,6 +83,11 @@ def find_effects(problem: Problem, model: nn.Module, seed: int) -> Effects:
     before = original.tracked() | original.parameters
     now = after.tracked() | after.parameters
     changed = [n for n, v in now.items() if n in before and not identical(before[n], v)]
+    if new := now.keys() - before.keys():  # caches are the same after calls on other inputs
+        original.apply(model)
+        _called(model, problem.make_inputs(seed + 1), seed)
+        other = State.of(model).tracked()
+        changed += [name for name in now if name in new and not identical(now[name], other.get(name))]
     same = all(identical(v, (repeated.tracked() | repeated.parameters).get(n)) for n, v in now.items() if n in before)
     uses_random = not equal_states(seed_all(seed), drawn)
     by_values = None
