@@ -57,7 +57,7 @@ from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
-from kernelwright.problem.probe import after_first_call, probe_forward
+from kernelwright.problem.probe import after_first_call, carried_attributes
 from kernelwright.problem.state import classes_of, in_mode_of, modes_of, tensors_kept
 from kernelwright.progress import Progress
 from kernelwright.records import words_of
@@ -227,21 +227,25 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
         made = in_mode_of(problem.make_model(settings.seed), model)
         return after_first_call(problem, made, settings.seed) if asked.builds else made
 
+    looked_at: set[str] = set()  # of these it is known whether they are caches
+
+    def check_state(changed: Sequence[str]) -> Sequence[str]:
+        if set(changed) <= looked_at:
+            return asked.attributes
+        carried = carried_attributes(problem, settings.seed, changed, modes_of(model))
+        looked_at.update(changed, carried)
+        return carried
+
     while True:
         attempt = next(traces)
         try:
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                fresh=fresh,
-                check_state=lambda: asked.attributes or probe_forward(
-                    problem, settings.seed, modes_of(model)).state_attributes,
-                recording=recording, left=tuple(left), modes=asked, attributes=asked.attributes)
+                fresh=fresh, check_state=check_state, recording=recording, left=tuple(left), modes=asked,
+                attributes=asked.attributes)
         except Carries as state:
             asked.attributes = tuple(dict.fromkeys((*asked.attributes, *state.names)))
             if state.later:
-                if asked.builds:
-                    raise NotCapturable("calls leave other shapes, types or strides each time in the attribute(s) "
-                                        + ", ".join(state.names), state.module) from None
                 asked.builds = True
                 after_first_call(problem, model, settings.seed)
         except BuildsParts:

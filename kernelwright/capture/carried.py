@@ -43,15 +43,17 @@ class Carried:
                      if type(vars(module).get(key)) is torch.Tensor}
         self.read: set[str] = set()
         self.refused = ""
-        for name, (module, key) in self.homes.items():
+        for name, (module, _) in self.homes.items():
             kind = type(module)
             if kind.__setattr__ is not torch.nn.Module.__setattr__ or \
                     kind.__getattribute__ is not object.__getattribute__:
                 self.refused = f"what has its attribute {name} reads or assigns attributes in a way of its own"
-            elif hasattr(getattr(kind, key, None), "__set__"):
-                self.refused = f"its attribute {name} is a property, which assigns in its own way"
         self._before: dict[str, Any] = {}
         self._entered: dict[str, Any] = {}
+
+    def given(self) -> list[torch.Tensor]:
+        """The tensors that are held, as a trace is given them: one is another tensor than all others."""
+        return [tensor.detach().clone() for tensor in self.held.values()]
 
     def enter(self, tensors: Sequence[torch.Tensor]) -> None:
         """Put a trace's ``tensors`` in place of those that are held, before the forward."""
@@ -69,7 +71,7 @@ class Carried:
             if value is not self._entered[name]:
                 if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                     left[name] = value
-                else:
+                elif not _is_equal(value, self._entered[name]):
                     what = "nothing" if value is _MISSING else f"a {type(value).__name__}"
                     self.refused = self.refused or f"it leaves {what} in the attribute {name}"
             if self._before[name] is _MISSING:
@@ -78,21 +80,19 @@ class Carried:
                 vars(module)[key] = self._before[name]
         return left
 
-    def check(self, left: Mapping[str, int], tensors: Sequence[torch.Tensor]) -> None:
+    def check(self, left: Mapping[str, int], tensors: Sequence[torch.Tensor], *, after_a_call: bool) -> None:
         """Raise NotCapturable, or Carries, where what a trace leaves in an attribute is not what the next call may
-        find there. left: by name the numbers of the ``tensors`` that it leaves."""
+        find there. left: by name the numbers of the ``tensors`` that it leaves. after_a_call: whether the attributes
+        are as a call leaves them."""
         if self.refused:
-            raise NotCapturable(self.refused, self.owner)
+            raise NotCapturable(self.refused, _owner(self.homes))
         others = [name for name in self.homes if name in self.read and (
             name not in self.held or (name in left and _kind(tensors[left[name]]) != _kind(self.held[name])))]
+        if others and after_a_call:
+            raise NotCapturable("calls leave other shapes, types or strides each time in the attribute(s) "
+                                + ", ".join(others), _owner(others))
         if others:
             raise Carries(others, later=True)
-
-    @property
-    def owner(self) -> str:
-        """The path of the one module that has all of these attributes; "" where there are several."""
-        owners = {name.rpartition(".")[0] for name in self.homes}
-        return owners.pop() if len(owners) == 1 else ""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -117,6 +117,17 @@ class Carried:
             del torch.nn.Module.__getattribute__
 
 
+
+
+def _is_equal(value: Any, other: Any) -> bool:
+    """Whether two values are one plain one."""
+    return type(value) is type(other) and isinstance(value, (bool, int, float, str, type(None))) and value == other
+
+
+def _owner(names: Iterable[str]) -> str:
+    """The path of the one module that has all of these attributes; "" where there are several."""
+    owners = {name.rpartition(".")[0] for name in names}
+    return owners.pop() if len(owners) == 1 else ""
 
 
 def beside_inputs(program: torch.export.ExportedProgram, names: Sequence[str]) -> dict[str, str]:

@@ -47,10 +47,12 @@ from kernelwright.problem.probe import unsupported
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import classes_of, told_modes
 
+CheckState = Callable[[Sequence[str]], Sequence[str]]
+
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
-            check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False,
+            check_state: CheckState | None = None, recording: bool = False,
             left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = ()) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
@@ -60,8 +62,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     modes: gets what of the mode the forward asked for: the graph is that of all calls with the same answers.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
-    check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
-    model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for other state.
+    check_state: called with the plain attributes that the forward assigns or changes; it tells a cache from state by
+    running the model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for
+    other state.
     attributes: these, where they are known: the graph then has what they hold before and after a call.
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors), BuildsParts,
     Carries for attributes that are not known yet, and NotCapturable where the model is legal but its graph has no form
@@ -129,7 +132,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     remains = changed(before, after) or (assigned if check_state is not None else [])
     if remains:
         _check_state(remains, check_state, name, file, attributes)
-    carried.check(call.left, call.kept)
+    carried.check(call.left, call.kept, after_a_call=questions.builds)
     if call.changes:
         raise NotCapturable("it changes what a container holds that it is given")
     if call.unsupported or not call.kept:
@@ -154,13 +157,13 @@ def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:
     return [tuple(value.stride()) for value in values if isinstance(value, torch.Tensor)]
 
 
-def _check_state(changed: Sequence[str], check_state: Callable[[], Sequence[str]] | None, name: str, file: str | None,
+def _check_state(changed: Sequence[str], check_state: CheckState | None, name: str, file: str | None,
                  known: Sequence[str]) -> None:
     """Raise HiddenState or Carries unless the plain attributes that the forward changes are caches, or known."""
     try:
         if check_state is None:
             raise errors.HiddenState(model=name, attributes=", ".join(changed), where=errors.place(file))
-        if not set(carried := check_state()) <= set(known):
+        if not set(carried := check_state(changed)) <= set(known):
             raise Carries(carried)
     except errors.HiddenState as state:
         owners = {attribute.rpartition(".")[0] for attribute in changed}

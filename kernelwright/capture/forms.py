@@ -66,7 +66,7 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any], carried: Carrie
     if carried.held:
         if not arguments:
             raise NotCapturable("it keeps state in plain attributes, and takes no argument")
-        more = list(carried.held.values())  # a signature has no place for them
+        more = carried.given()  # a signature has no place for them
         if keywords:
             last = next(reversed(keywords))
             keywords = {**keywords, last: (keywords[last], more)}

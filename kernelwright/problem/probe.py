@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,13 @@ def probe_forward(problem: Problem, seed: int = 0, modes: Mapping[str, bool] | N
         return made if modes is None else set_modes(made, modes)
 
     model = make()
-    plain, before = plain_attributes(model), tensors(model)
+    plain, before, own = plain_attributes(model), tensors(model), _own_tensors(model)
     outputs = run_forward(problem, model, problem.make_inputs(seed))
     check_outputs(outputs, problem)
     after = plain_attributes(model)
-    changed = differences(plain, after)
+    # Tensors that were put in place of others may have the same values for once.
+    changed = sorted({*differences(plain, after), *(
+        name for name, tensor in _own_tensors(model).items() if own.get(name, tensor) is not tensor)})
     caches: list[str] = []
     carried: tuple[str, ...] = ()
     if changed:
@@ -68,11 +70,21 @@ def probe_forward(problem: Problem, seed: int = 0, modes: Mapping[str, bool] | N
         if hidden and not (alike and _unread(problem, seed, make(), state, again, model)):
             where = next((text for name in hidden if (text := _assignment(problem, name))), "")
             raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
-        caches = [name for name in changed if name not in state and not _leaves(plain.get(name))]
+        caches = [name for name in changed if name not in state and not _leaves(plain.get(name))
+                  and not _within(model, name)]
         carried = tuple(name for name in changed if name not in caches)
     now = tensors(model)
     altered = tuple(name for name in before if name in now and not same(before[name], now[name]))
     return Probe(outputs, altered, tuple(caches), carried)
+
+
+def carried_attributes(problem: Problem, seed: int, changed: Sequence[str], modes: Mapping[str, bool] | None = None
+                       ) -> list[str]:
+    """The plain attributes in which calls leave tensors that no cache is: those that a run shows, and those of the
+    ``changed`` ones, which a trace has seen, that it does not know for caches. Raises what `probe_forward` raises."""
+    probe = probe_forward(problem, seed, modes)
+    return [*probe.state_attributes, *(name for name in changed if name not in probe.state_attributes
+                                       and name not in probe.cached_attributes)]
 
 
 def _unread(problem: Problem, seed: int, other: nn.Module, names: list[str], outputs: Any, model: nn.Module) -> bool:
@@ -86,6 +98,19 @@ def _unread(problem: Problem, seed: int, other: nn.Module, names: list[str], out
             same(tensors(other), tensors(model))
     except ForwardRaised:
         return False
+
+
+def _own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that plain attributes hold, by path."""
+    return {f"{path}.{key}".lstrip("."): value for path, module in model.named_modules()
+            for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+
+
+def _within(model: nn.Module, name: str) -> bool:
+    """Whether an attribute holds an object of a class of its own that has tensors, which nobody can compare."""
+    path, _, key = name.rpartition(".")
+    own = getattr(vars(model.get_submodule(path)).get(key), "__dict__", None)
+    return isinstance(own, dict) and bool(_leaves(list(own.values())))
 
 
 def _tensor_or_none(value: Any) -> bool:

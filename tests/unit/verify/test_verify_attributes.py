@@ -1,4 +1,4 @@
-"""VERIFY where calls leave tensors in plain attributes: what a candidate leaves there is compared, from several states."""
+"""VERIFY where calls leave tensors in plain attributes: what a candidate leaves is compared, from several states."""
 
 from __future__ import annotations
 
