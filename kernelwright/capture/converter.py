@@ -99,12 +99,14 @@ class Converter:
 
     def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None,
               asks: frozenset[Given] = frozenset(), found: Collection[str] = (),
-              left: Mapping[str, int] = MappingProxyType({})) -> Graph:
+              left: Mapping[str, Any] = MappingProxyType({}), containers: Mapping[str, Any] = MappingProxyType({})
+              ) -> Graph:
         """The program's graph.
 
         structure: the model's result, with numbers for the program's results. observed: what an eager call gives for
         each result. asks: as :class:`Graph` says. found: plain attributes among those carried in which it matters
-        what a call finds. left: those that it assigns, with numbers as in ``structure``.
+        what a call finds. left: those that it assigns, with numbers as in ``structure``. containers: those that are
+        read and hold containers, with numbers for what is carried.
         """
         specs = iter(self.program.graph_signature.input_specs)
         inputs: list[Node | None] = []
@@ -159,9 +161,13 @@ class Converter:
         carried = tuple((leaf_of("buffer", self.carried[n.name], n.meta["val"]), tuple(n.meta["val"].stride()))
                         for n in self.program.graph.nodes if n.name in self.carried
                         and (n.users or self.carried[n.name] in found))
+        order = {node["name"]: number for number, (node, _) in enumerate(carried)}
+        numbers_of = {number: order.get(name, -1) for number, name in enumerate(self.carried.values())}
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
                                     tuple(known), asks, checks, carried=carried,
-                                    left=tuple((name, places[number]) for name, number in left.items())))
+                                    containers=tuple((name, renumbered(part, numbers_of)) for name, part
+                                                     in containers.items()),
+                                    left=tuple((name, renumbered(part, places)) for name, part in left.items())))
 
     def _as_view(self, node: torch.fx.Node, target: Any) -> Any:
         """The operator that gives as a view what one in place makes of its operand's shape, of which nobody else

@@ -139,11 +139,13 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
     structure, left_in = call.structure, dict(call.left)
     observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked),
-                             traced=_strides(program), answers=deciding.answers, carried=tuple(carried.held))
+                             traced=_strides(program), answers=deciding.answers, carried=tuple(carried.tensors))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
-    graph = Converter(program, work, file, outside, tuple(carried.held)).graph(
-        structure, training=model.training, observed=observed, asks=asks, found=carried.read, left=left_in)
+    containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
+    graph = Converter(program, work, file, outside, tuple(carried.tensors)).graph(
+        structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
+        left=left_in, containers=containers)
     return replace(graph, decided=tuple(sorted(deciding.found.items())),
                    asked_of_inputs=tuple(deciding.asked.items()))
 

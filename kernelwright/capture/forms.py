@@ -34,8 +34,8 @@ class Traced:
     kept: list[torch.Tensor] = field(default_factory=list)
     changes: bool = False
     """Whether the forward changes a container that it is given: puts another tensor there, or more of them."""
-    left: dict[str, int] = field(default_factory=dict)
-    """The plain attributes that the forward assigns, with the numbers of the tensors in them, as in ``structure``."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """The plain attributes that the forward assigns, with numbers for the tensors in them, as in ``structure``."""
 
 
 def flat(arguments: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -103,7 +103,7 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any], carried: Carrie
             call.structure = structure_of(result, number)
         except Unsupported as error:
             call.unsupported = str(error)
-        call.left = {name: number(tensor) for name, tensor in carried.leave().items()}
+        call.left = {name: structure_of(value, number) for name, value in carried.leave().items()}
         return tuple(call.kept)
 
     for name in HOOKS:

@@ -36,7 +36,7 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
-    "COMPILED": {"compiled": "None"}, "ATTRIBUTES": {"carried": "{}", "left": "()"},
+    "COMPILED": {"compiled": "None"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -326,7 +326,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
     changes. structure: the result with numbers for what ``results`` describes; where plain attributes are assigned,
     both: it and a list of what these get. carried: the strides of tensors that a call finds in plain attributes, by
-    these. left: those that it assigns. random: whether it draws random numbers.
+    these. containers: the structures of those that are no tensors, with places among the carried. left: those that it
+    assigns. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
@@ -352,10 +353,11 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     asked = tuple(tuple((t.requires_grad, t.is_leaf) if given in asks else None for given, t in tensors
                         if isinstance(t, torch.Tensor))
                   for tensors in (enumerate(values), model.named_parameters())) if asks else None
-    structure = (plan.graph.structure, [number for _, number in plan.graph.left]) if plan.graph.left \
+    structure = (plan.graph.structure, [part for _, part in plan.graph.left]) if plan.graph.left \
         else plan.graph.structure
     return [("training", repr(model.training)), ("other_mode", literal(other)),
             ("carried", literal({node["name"]: strides for node, strides in plan.graph.carried})),
+            ("containers", literal(dict(plan.graph.containers))),
             ("left", literal(tuple(name for name, _ in plan.graph.left))),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
             ("nested", nested), ("keywords", literal(tuple(keywords))), ("returned", literal(_returned(plan))),

@@ -243,7 +243,7 @@ class _KernelwrightOriginal(torch.nn.Module):
     def forward(self, *inputs, **named):
         if ATTRIBUTES:
             names = self.model._kernelwright_left  # what it leaves in these attributes is a result, too
-            places = [name.rpartition(".") for name in names]
+            places = [name.partition("[")[0].rpartition(".") for name in names]
             places = [(vars(self.model.get_submodule(path)), key) for path, _, key in places]
             before = [table.get(key) for table, key in places]
             result = self.model._original_forward(*inputs, **named)
@@ -414,8 +414,9 @@ def _kernelwright_call(model, inputs, named, plans):
             _kernelwright_count(model, "gradients of tensors that are not the model's own are asked for")
             return model._original_forward(*inputs, **named)
         if ATTRIBUTES:
-            if differentiated and any([values[place].is_floating_point() for place in binding.written]):
-                _kernelwright_count(model, "gradients of what is written into attributes are asked for")
+            if differentiated and (binding.attributes.containers
+                                   or any([values[i].is_floating_point() for i in binding.written])):
+                _kernelwright_count(model, "gradients of what attributes hold are asked for")
                 return model._original_forward(*inputs, **named)
         if PARTS:
             if binding.parts:
@@ -444,7 +445,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 if ATTRIBUTES:
                     if facts["left"]:
                         result, left = result
-                        binding.assign(left)
+                        binding.attributes.assign(left, binding)
                 return result
             else:
                 return computed[0]

@@ -141,12 +141,7 @@ class _KernelwrightBinding:
             self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
             free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, as they are
         if ATTRIBUTES:
-            state = dict.fromkeys((*facts["carried"], *facts["left"]))
-            state = {name: (vars(modules[name.rpartition(".")[0]]), name.rpartition(".")[2]) for name in state}
-            for name in facts["carried"]:
-                table, key = state[name]
-                if table.get(key) is None:
-                    raise _KernelwrightMisfit(f"attribute {name}", "holds no tensor yet")
+            self.attributes = _KernelwrightAttributes(facts, modules)
         if OBJECTS:
             self.special = []
         self.tables, self.hooks, self.numbers, self.sized, self.absent, self.of_classes = [], [], [], [], [], []
@@ -164,7 +159,7 @@ class _KernelwrightBinding:
             both = attributes.keys() | expected.keys() if type(module).__module__ in own \\
                 else attributes.keys() & expected.keys()
             if ATTRIBUTES:
-                both = {key for key in both if f"{path}.{key}".lstrip(".") not in state}
+                both = {key for key in both if f"{path}.{key}".lstrip(".") not in self.attributes.homes}
             for key in sorted(both):
                 if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
                     raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
@@ -179,6 +174,9 @@ class _KernelwrightBinding:
             if OBJECTS:
                 for key, value in vars(module).items():
                     if key not in _kernelwright_internal:
+                        if ATTRIBUTES:
+                            if f"{path}.{key}".lstrip(".") in self.attributes.homes:
+                                continue
                         self._watch(value)
             if type(module).__module__ in own:
                 self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
@@ -194,10 +192,10 @@ class _KernelwrightBinding:
         self.versions, self.dicts = None, [table for table in self.tables if type(table) is dict]
         if ATTRIBUTES:
             # Attributes that calls change: in a table and in its copy.
-            self.changing = [(table, key, kept) for table, key in state.values()
+            self.changing = [(table, key, kept) for table, key in self.attributes.homes.values()
                              for other, kept in zip(self.tables, self.snapshots) if other is table]
-            self.left = [state[name] for name in facts["left"]]
-            self.assigned = [i for i, other in enumerate(self.dicts) if any([other is table for table, _ in self.left])]
+            self.assigned = [i for i, other in enumerate(self.dicts)
+                             if any([other is table for table, *_ in self.attributes.left])]
         if OBJECTS:
             self.lists = [(table, kept) for table, kept in zip(self.tables, self.snapshots) if type(table) is not dict]
         self.sizes = list(map(len, self.sized))
@@ -275,6 +273,9 @@ class _KernelwrightBinding:
             if OUTSIDE:
                 if name.startswith("outside "):
                     return self.outside, outside.index(name[8:])
+            if ATTRIBUTES:
+                if name in facts["carried"]:
+                    return self.attributes.home(name)
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -299,15 +300,6 @@ class _KernelwrightBinding:
             for (table, key), (other, other_key) in self.tied:
                 if table[key] is not other[other_key]:
                     raise _KernelwrightMisfit(f"{key} of a module", "is no longer another module's, too")
-
-    if ATTRIBUTES:
-        def assign(self, tensors):
-            """Leave tensors in the attributes that the forward assigns."""
-            for (table, key), tensor in zip(self.left, tensors):
-                table[key] = tensor
-            if self.versions is not None:
-                for i in self.assigned:
-                    self.versions[i] = _kernelwright_version(self.dicts[i])
 
     def holds(self, model):
         """Whether the model, and what it reads from outside, is still as it was when it was bound."""
@@ -404,6 +396,8 @@ def _kernelwright_fit(model, facts, inputs):
     else:
         values = list(inputs)
     count = len(values)
+    if ATTRIBUTES:
+        binding.attributes.find()
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:

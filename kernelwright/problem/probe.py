@@ -65,8 +65,9 @@ def probe_forward(problem: Problem, seed: int = 0, modes: Mapping[str, bool] | N
         ends = plain_attributes(other), plain_attributes(model)
         unstable = {name for end in ends for name in differences(after, end)}
         state = [name for name in changed if name in unstable]
-        hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))]
         alike = all(kinds_of(end.get(name)) == kinds_of(after.get(name)) for end in ends for name in state)
+        hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))
+                  and not (alike and _is_of_tensors(after.get(n)))]
         if hidden and not (alike and _unread(problem, seed, make(), state, again, model)):
             where = next((text for name in hidden if (text := _assignment(problem, name))), "")
             raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
@@ -115,6 +116,16 @@ def _within(model: nn.Module, name: str) -> bool:
 
 def _tensor_or_none(value: Any) -> bool:
     return value is None or isinstance(value, torch.Tensor)
+
+
+def _is_of_tensors(value: Any) -> bool:
+    """Whether a value of `plain_attributes` is a list, tuple or dictionary of tensors alone."""
+    if isinstance(value, torch.Tensor):
+        return True
+    kind, parts = value if type(value) is tuple and len(value) == 2 else ("", None)
+    inner = list(parts.values()) if isinstance(parts, dict) else parts
+    return kind in ("list", "tuple", "dict") and isinstance(inner, list) and bool(inner) and \
+        all(map(_is_of_tensors, inner))
 
 
 def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:

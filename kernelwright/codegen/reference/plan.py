@@ -27,6 +27,7 @@ from kernelwright.plan.kernels import Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.problem.arguments import received
 from kernelwright.problem.outside import read_outside
+from kernelwright.problem.state import attribute_of
 
 
 @contextmanager
@@ -49,11 +50,13 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
     for node in walk((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks))):
         if node.op == "attribute" and node["name"].startswith(OUTSIDE):
             values[node["name"]] = read_outside(model).tensors[node["name"].removeprefix(OUTSIDE)]
-        elif node.op == "attribute" or (node.op == "buffer" and node["name"] not in values):
+        elif node.op == "attribute":
             owner: Any = model
             for part in node["name"].split("."):
                 owner = getattr(owner, part)
-            values[node["name"]] = owner if node.op == "attribute" else owner.detach().clone()
+            values[node["name"]] = owner
+        elif node.op == "buffer" and node["name"] not in values:  # in a plain attribute
+            values[node["name"]] = attribute_of(model, node["name"]).detach().clone()
     return values
 
 

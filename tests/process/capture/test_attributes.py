@@ -6,224 +6,29 @@ import copy
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from emitted_tools import assert_like, emit, kernels_run, models
+from attribute_forms import FORMS, INPUTS
+from emitted_tools import assert_like, emit, kernels_run, models, write_problem
 from torch import nn
 
-#: By what a forward does with attributes: the model, and how many of its first calls run the original computation.
-FORMS = {
-    "a membrane": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mem = torch.zeros(8, 16)
-                self.layer = nn.Linear(16, 16)
-
-            def forward(self, x):
-                self.mem = 0.9 * self.mem + torch.tanh(self.layer(x))
-                return torch.sigmoid(self.mem) * 2 - 1
-    ''', 0),
-    "a membrane that a first call makes": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mem = None
-
-            def forward(self, x):
-                if self.mem is None:
-                    self.mem = torch.zeros_like(x)
-                self.mem = 0.9 * self.mem + torch.tanh(x)
-                spikes = (self.mem > 0.5).float()
-                self.mem = self.mem - spikes * 0.5
-                return spikes, torch.sigmoid(self.mem * 2)
-    ''', 1),
-    "one that has no attribute yet": ('''
-        class Model(nn.Module):
-            def forward(self, x):
-                if not hasattr(self, "mem"):
-                    self.mem = x.new_zeros(16)
-                self.mem = torch.tanh(self.mem + x.sum(0))
-                return torch.sigmoid(x * self.mem) + 1
-    ''', 1),
-    "written in place": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mem = torch.zeros(8, 16)
-
-            def forward(self, x):
-                self.mem.mul_(0.9).add_(torch.tanh(x))
-                return torch.sigmoid(self.mem * 2) + 1
-    ''', 0),
-    "written in place and returned": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mem = torch.zeros(8, 16)
-
-            def forward(self, x):
-                self.mem.mul_(0.9).add_(torch.tanh(x))
-                return self.mem, torch.sigmoid(self.mem * 2) + 1
-    ''', 0),
-    "a counter": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.calls = torch.tensor(0)
-
-            def forward(self, x):
-                self.calls += 1
-                return torch.tanh(x) * self.calls + torch.sigmoid(x)
-    ''', 0),
-    "a counter that is made anew": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.calls = torch.tensor(0.0)
-
-            def forward(self, x):
-                self.calls = self.calls + 1
-                return torch.tanh(x) * self.calls + torch.sigmoid(x)
-    ''', 0),
-    "the result, kept": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.last = None
-
-            def forward(self, x):
-                self.last = torch.tanh(x) * torch.sigmoid(x)
-                return self.last
-    ''', 0),
-    "the result, detached": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.last = None
-                self.scale = nn.Parameter(torch.ones(16))
-
-            def forward(self, x):
-                y = torch.tanh(x * self.scale) * torch.sigmoid(x)
-                self.last = y.detach()
-                return y
-    ''', 0),
-    "the input, kept": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.given = None
-
-            def forward(self, x):
-                self.given = x
-                return torch.tanh(x) * torch.sigmoid(x)
-    ''', 0),
-    "the last input, read": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.before = torch.zeros(8, 16)
-
-            def forward(self, x):
-                y = torch.tanh(x - self.before) * torch.sigmoid(x)
-                self.before = x
-                return y
-    ''', 0),
-    "two that hand on": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.now = torch.zeros(8, 16)
-                self.before = torch.ones(8, 16)
-
-            def forward(self, x):
-                self.before = self.now
-                self.now = torch.tanh(x + self.now) * torch.sigmoid(self.before)
-                return self.now - self.before
-    ''', 0),
-    "a view": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.state = torch.zeros(16, 8)
-
-            def forward(self, x):
-                y = torch.tanh(x + self.state.t()) * torch.sigmoid(x)
-                self.state = y.t()
-                return y
-    ''', 1),
-    "a window of the last rows": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.rows = torch.zeros(12, 16)
-
-            def forward(self, x):
-                self.rows = torch.cat([self.rows, torch.tanh(x)])[-12:]
-                return torch.sigmoid(self.rows) * 2 - 1
-    ''', 0),
-    "attention weights of a submodule": ('''
-        class Attention(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.query = nn.Linear(16, 16)
-                self.weights = None
-
-            def forward(self, x):
-                weights = torch.softmax(self.query(x) @ x.t() * 0.25, dim=-1)
-                self.weights = weights
-                return weights @ x
-
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.blocks = nn.ModuleList([Attention(), Attention()])
-                self.norm = nn.LayerNorm(16)
-
-            def forward(self, x):
-                for block in self.blocks:
-                    x = x + torch.tanh(block(x)) * 0.5
-                return self.norm(x) * torch.sigmoid(x)
-    ''', 0),
-    "other type in the constructor": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mem = torch.zeros(1, dtype=torch.float64)
-
-            def forward(self, x):
-                self.mem = (0.9 * self.mem.to(x.dtype) + torch.tanh(x)) * torch.sigmoid(x)
-                return self.mem * 2 - 1
-    ''', 1),
-    "under no_grad": ('''
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.mean = torch.zeros(16)
-
-            def forward(self, x):
-                y = torch.tanh(x - self.mean) * torch.sigmoid(x)
-                with torch.no_grad():
-                    self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
-                return y
-    ''', 0),
-}
-INPUTS = '''
-        def get_inputs():
-            return [torch.randn(8, 16)]
-'''
-
+import kernelwright
+from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.verify.certificate import Plan, certify, default_trials
+from kernelwright.verify.flatten import flatten, map_tensors
+from kernelwright.verify.state import State, plain_attributes
 
 #: What makes a model beside its ModelNew; the emitted module; the first calls that run the original computation.
 Form = tuple[Callable[[], Any], Any, int]
 
 
 def attributes(model: nn.Module) -> dict[str, Any]:
-    """The tensors in plain attributes, by path."""
-    return {f"{path}.{key}".lstrip("."): value for path, module in model.named_modules()
-            for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+    """The tensors in plain attributes, and in containers there, by path."""
+    return {name: leaf for path, value in State.of(model, owned=False).attributes.items()
+            for name, leaf in flatten(value, path).items()}
 
 
 def assert_same_attributes(new: nn.Module, old: nn.Module, results: tuple[Any, Any], given: list[torch.Tensor]) -> None:
@@ -298,6 +103,10 @@ def test_calls_that_record_gradients(form: Form, training: bool) -> None:
                 torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
+def _strided(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor + 1).mT.contiguous().mT if tensor.ndim > 1 else tensor
+
+
 def test_what_is_assigned_between_calls_is_read(form: Form) -> None:
     """Other values, copies of the model; other strides and types, which are for the original computation."""
     make, emitted, first = form
@@ -317,15 +126,139 @@ def test_what_is_assigned_between_calls_is_read(form: Form) -> None:
         both(0)
     both()
     copies = copy.deepcopy((old, new))
-    for change, times in ((lambda t: t.clone(), 1), (lambda t: t + 1, 1), (lambda t: (t + 1).t().contiguous().t(), 0),
-                          (lambda t: t.double(), 0)):
+    for change, times in ((lambda t: t.clone(), 1), (lambda t: t + 1, 1), (_strided, 0), (lambda t: t.double(), 0)):
         for model in (old, new):
-            for path, tensor in attributes(model).items():
-                owner, _, key = path.rpartition(".")
-                setattr(model.get_submodule(owner), key, change(tensor))
+            for owner, key, _ in list(plain_attributes(model)):
+                setattr(owner, key, map_tensors(getattr(owner, key), change))
         both(times)
         both(times)
     old, new = copies
     both()
     old.state_dict(), new.state_dict()
     assert list(old.state_dict()) == list(new.state_dict())
+
+
+def test_certificates(form: Form) -> None:
+    make, _, first = form
+
+    def made(number: int) -> nn.Module:
+        model = make()[number]
+        for _ in range(first):
+            with torch.no_grad():
+                model(torch.zeros(8, 16))
+        return model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = certify(lambda: made(0), lambda: made(1),
+                        lambda seed: [torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))],
+                        plan=Plan(trials=default_trials(0)[:3], repeats=1, budget_seconds=60.0))
+    assert found.passed, found.why
+
+
+# The form of recurrent cells that public benchmarks have: an optional state, written into the one that is kept.
+CELL = '''
+        class Model(nn.Module):
+            def __init__(self, inputs, hidden, outputs):
+                super().__init__()
+                self.hidden = torch.randn((8, hidden))
+                self.i2h = nn.Linear(inputs + hidden, hidden)
+                self.h2o = nn.Linear(hidden, outputs)
+                self.tanh = nn.Tanh()
+
+            def forward(self, x, initial_hidden=None):
+                if initial_hidden is not None:
+                    self.hidden.copy_(initial_hidden)
+                self.hidden = self.hidden.to(x.device)
+                combined = torch.cat((x, self.hidden), dim=1)
+                self.hidden = self.tanh(self.i2h(combined))
+                return self.h2o(self.hidden)
+
+        def get_inputs():
+            return [torch.rand(8, 16), torch.rand(8, 32)]
+
+        def get_init_inputs():
+            return [16, 32, 8]
+'''
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_cell_that_is_given_a_state_or_none(tmp_path: Path, given: bool) -> None:
+    """What is written into the old state is seen by who holds it."""
+    text = CELL if given else CELL.replace(", torch.rand(8, 32)]", "]")
+    original, emitted, _ = emit(tmp_path, "cell", text)
+    old, new, _ = models(original, emitted)
+    for _ in range(3):
+        inputs, held = original.get_inputs(), (old.hidden, new.hidden)
+        with torch.no_grad(), kernels_run(emitted, 1):
+            found = new(*inputs)
+        with torch.no_grad():
+            right = old(*inputs)
+        assert_like(found, right)
+        assert_like(held[1], held[0])
+        assert_same_attributes(new, old, (found, right), inputs)
+        assert (held[1] is new.hidden) == (held[0] is old.hidden)
+    assert list(new.state_dict()) == list(old.state_dict())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the file is run on the device")
+def test_a_cell_under_the_emulation(tmp_path: Path) -> None:
+    path = write_problem(tmp_path, "cell", CELL)
+    result = kernelwright.optimize(path, target="cuda", effort="quick", baselines="none", output=tmp_path / "new.py")
+    assert [note for note in result.notes if "emulation" in note and "Passed" in note], result.notes
+    assert result.modes[0].kernels and "hidden" in result.source
+
+
+REFUSED = {
+    "grows": ("self.kept = torch.cat([self.kept, x])\nreturn torch.tanh(x) * self.kept.sum(0) + torch.sigmoid(x)",
+              "torch.zeros(1, 16)", "calls leave other shapes, types or strides each time in the attribute(s) kept"),
+    "object": ("self.kept = Box(torch.tanh(x))\nreturn torch.tanh(x) * torch.sigmoid(x)", "None",
+               "it leaves a Box in the attribute kept"),
+    "mixture": ("self.kept = (torch.tanh(x), None)\nreturn torch.tanh(x) * torch.sigmoid(x)", "None",
+                "it leaves a tuple that holds more than tensors in the attribute kept"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_graph_holds_is_refused_in_plain_words(case: str, tmp_path: Path) -> None:
+    forward, start, words = REFUSED[case]
+    lines = "\n".join(f"        {line}" for line in forward.splitlines())
+    text = "class Box:\n    def __init__(self, value):\n        self.value = value\n\n\nclass Model(nn.Module):\n" \
+        f"    def __init__(self):\n        super().__init__()\n        self.kept = {start}\n\n" \
+        f"    def forward(self, x):\n{lines}\n\n\ndef get_inputs():\n    return [torch.randn(8, 16)]\n"
+    result = kernelwright.explain(write_problem(tmp_path, case, text), target="cpp", device=GENERIC_CPU)
+    assert any(words in note for note in result.notes), result.notes
+    assert "_KERNELWRIGHT_SOURCE" not in result.source
+
+
+def test_a_part_whose_state_grows_stays_with_pytorch(tmp_path: Path) -> None:
+    original, emitted, _ = emit(tmp_path, "part", '''
+        class Part(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.seen = torch.zeros(1, 16)
+
+            def forward(self, x):
+                self.seen = torch.cat([self.seen, x])
+                return self.seen.sum(0)
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.part = Part()
+                self.last = None
+
+            def forward(self, x):
+                y = torch.tanh(x) * self.part(x) + torch.sigmoid(x)
+                self.last = y
+                return torch.tanh(y) * torch.sigmoid(y)
+    ''' + INPUTS)
+    old, new, _ = models(original, emitted)
+    for _ in range(3):
+        x = torch.randn(8, 16)
+        with torch.no_grad(), kernels_run(emitted, 1):
+            found = new(x)
+        with torch.no_grad():
+            right = old(x)
+        assert_like(found, right)
+        assert_same_attributes(new, old, (found, right), [x])
