@@ -57,11 +57,21 @@ def attribute_of(model: nn.Module, name: str) -> Any:
 
 
 def tensors_kept(model: nn.Module) -> dict[str, Any]:
-    """Shape, strides, dtype and device of the tensors that the plain attributes of modules hold, by path."""
-    return {f"{path}.{key}": (tuple(value.shape), value.stride() if value.layout is torch.strided else (), value.dtype,
-                              value.device)
-            for path, module in model.named_modules()
-            for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+    """Shape, strides, dtype and device of the tensors that the plain attributes of modules hold, or containers there,
+    by path."""
+    found = {f"{path}.{key}": _kinds_kept(value) for path, module in model.named_modules()
+             for key, value in vars(module).items() if key not in _OWN}
+    return {path: kinds for path, kinds in found.items() if kinds}
+
+
+def _kinds_kept(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout is torch.strided else ()
+        return tuple(value.shape), strides, value.dtype, value.device
+    if type(value) not in (list, tuple, dict) or depth > 3:
+        return None
+    parts = dict(value if isinstance(value, dict) else enumerate(value))
+    return {key: kinds for key, part in parts.items() if (kinds := _kinds_kept(part, depth + 1))}
 
 
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:

@@ -97,8 +97,8 @@ class State:
         """Write this state into ``module`` by path, in place, converting dtypes and devices.
 
         Returns a sentence for each parameter or buffer that ``module`` lacks or has in another shape. Plain
-        attributes are set only where ``module`` has them already; those in which a call left the first tensors are as
-        before it.
+        attributes are set only where ``module`` has them already, be it empty; those in which a call left the first
+        tensors are as before it.
         """
         problems = []
         targets = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -112,7 +112,16 @@ class State:
                 if target.grad_fn is not None and not target._is_view():
                     target.detach_()  # a buffer to which a call with gradients wrote
                 target.copy_(value)
-        for owner, name, path in list(plain_attributes(module)):
+        there = list(plain_attributes(module))
+        is_wide = any(tensor.dtype is torch.float64 for tensor in targets.values())
+        for path in self.attributes.keys() - {path for *_, path in there}:
+            prefix, _, name = path.rpartition(".")
+            owner = dict(module.named_modules()).get(prefix)
+            present = _FILLED if owner is None else vars(owner).get(name, _FILLED)
+            if present is None or (type(present) in (list, tuple, dict) and not present):
+                setattr(owner, name, map_tensors(_cloned(self.attributes[path]), lambda t: t.double() if is_wide
+                                                 and t.dtype.is_floating_point else t))
+        for owner, name, path in there:
             if path in self.attributes:
                 setattr(owner, name, _like(getattr(owner, name), self.attributes[path]))
             elif self.others.get(path, _FILLED) is not _FILLED:
