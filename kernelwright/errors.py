@@ -307,18 +307,20 @@ class DataDependentControlFlow(KernelwrightError):
 
 
 class HiddenState(KernelwrightError):
-    """``forward`` leaves values behind in plain attributes of the module, in every mode.
+    """``forward`` leaves numbers, objects or containers that grow behind in plain attributes of the module, in every
+    mode.
 
-    A captured graph has no place for them, and the next call would silently differ. Buffers are
-    fine: their updates are kept. A cache that does not depend on the inputs is fine, too.
+    A captured graph has no place for them, and the next call would silently differ. Tensors are fine, and lists, tuples
+    and dictionaries of tensors, where each call leaves the same shapes and types; so are buffers, and caches that do
+    not depend on the inputs.
     """
 
     code = "KW202"
     module: str = ""
     """The path of the submodule that changes them, "" for the model itself."""
     sentence = "The forward of {model} changes the attribute(s) {attributes}."
-    reason = "State in plain attributes is not part of a graph, a state_dict or a copy of the parameters."
-    remedy = "Register it (`self.register_buffer(name, tensor)`, updated in place), or pass and return it."
+    reason = "State in plain attributes is part of a graph where it is a tensor of one shape and type."
+    remedy = "Make a tensor of it (`self.calls = torch.tensor(0)`), or pass and return it."
 
 
 class OutputsUnsupported(KernelwrightError):

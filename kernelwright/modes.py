@@ -77,7 +77,7 @@ class ModeProgram:
         """Equal for modes that run the same program."""
         contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
-                tuple(r.strides for r in self.captured.results), render(self.rewriting.graph),
+                tuple(r.strides for r in self.captured.results), repr(self.captured.left), render(self.rewriting.graph),
                 self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch)
 
 

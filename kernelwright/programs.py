@@ -16,6 +16,7 @@ from torch import nn
 
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
+from kernelwright.capture.carried import Carries
 from kernelwright.capture.deciding import decided_by
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
@@ -56,8 +57,8 @@ from kernelwright.plan.records import KernelStep
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
-from kernelwright.problem.probe import after_first_call, probe_forward
-from kernelwright.problem.state import classes_of, in_mode_of, modes_of
+from kernelwright.problem.probe import after_first_call, carried_attributes
+from kernelwright.problem.state import classes_of, in_mode_of, modes_of, tensors_kept
 from kernelwright.progress import Progress
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
@@ -122,6 +123,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
         asked, answers = Questions(), modes_of(candidate)
         alike = next((e for e in served if e[1].same_answers(e[2], answers)), None)
         if alike is not None:
+            if alike[1].builds:
+                after_first_call(problem, candidate, settings.seed)
             modes += [m.in_mode(mode + m.name.removeprefix(alike[0]), candidate) for m in alike[3]]
             continue
         made: list[ModeProgram] = []
@@ -225,14 +228,27 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
         made = in_mode_of(problem.make_model(settings.seed), model)
         return after_first_call(problem, made, settings.seed) if asked.builds else made
 
+    looked_at: set[str] = set()  # of these it is known whether they are caches
+
+    def check_state(changed: Sequence[str]) -> Sequence[str]:
+        if set(changed) <= looked_at:
+            return asked.attributes
+        carried = carried_attributes(problem, settings.seed, changed, modes_of(model))
+        looked_at.update(changed, carried)
+        return carried
+
     while True:
         attempt = next(traces)
         try:
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
-                fresh=fresh,
-                check_state=lambda: probe_forward(problem, settings.seed).state_attributes, recording=recording,
-                left=tuple(left), modes=asked)
+                fresh=fresh, check_state=check_state, recording=recording, left=tuple(left), modes=asked,
+                attributes=asked.attributes)
+        except Carries as state:
+            asked.attributes = tuple(dict.fromkeys((*asked.attributes, *state.names)))
+            if state.later:
+                asked.builds = True
+                after_first_call(problem, model, settings.seed)
         except BuildsParts:
             if asked.builds:
                 raise
@@ -374,9 +390,10 @@ def model_of(problem: Problem, mode: ModeProgram, settings: Settings) -> nn.Modu
 
 def as_captured(problem: Problem, captured: nn.Module, made: nn.Module, seed: int) -> nn.Module:
     """``made``, the problem's model or a ModelNew, in the mode of one that was captured: called once where that was
-    captured after a call that built submodules."""
+    captured after a call that built submodules, or left the first tensors in plain attributes."""
     made = in_mode_of(made, captured)
-    return made if classes_of(made) == classes_of(captured) else after_first_call(problem, made, seed)
+    is_alike = classes_of(made) == classes_of(captured) and tensors_kept(made) == tensors_kept(captured)
+    return made if is_alike else after_first_call(problem, made, seed)
 
 
 def new_model(emitted: Any, problem: Problem, seed: int) -> nn.Module:

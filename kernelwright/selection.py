@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.capture.carried import IN_PLACE
 from kernelwright.codegen.reference.plan import filled
 from kernelwright.device_lock import clock
 from kernelwright.errors import KernelwrightError
@@ -47,6 +48,7 @@ from kernelwright.verified import (
 )
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.flatten import flatten
+from kernelwright.verify.state import State
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
@@ -200,6 +202,8 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
     if not mode.plan.kernels:
         return [mode]
     numbers = flatten(filled(mode.captured.structure, range(len(mode.captured.outputs))))
+    for name, structure in mode.captured.left:
+        numbers |= flatten(structure, f"attribute {name.removesuffix(IN_PLACE)}")
     strides: dict[bool, list[tuple[int, ...] | None]] = {}
     model: nn.Module | None = None  # one for all calls: a large one takes a while
     for recording in mode.recordings:
@@ -207,6 +211,8 @@ def with_strides_of_eager(problem: Problem, mode: ModeProgram, example: list[Any
             if model is None:
                 model = model_of(problem, mode, settings)
             found = flatten(given_by_model(problem, mode, example, settings, recording, model))
+            for name, value in State.of(model, owned=False).attributes.items():
+                found |= flatten(value, f"attribute {name}")
         except Exception as error:
             if is_out_of_memory(error):  # for what a backward needs: the certificate compares
                 return [mode]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,13 +24,14 @@ from kernelwright.capture.aliases import (
     written,
 )
 from kernelwright.capture.buffers import settle_buffers
+from kernelwright.capture.carried import beside_inputs, own_name
 from kernelwright.capture.checks import conditions, may_refuse, truth
 from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.nodes import item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
-from kernelwright.capture.tracing import UPDATING, name_of
+from kernelwright.capture.tracing import draws, lasts, name_of
 from kernelwright.capture.values import (
     NotCapturable,
     as_type_of,
@@ -73,11 +75,12 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside) -> None:
+                 outside: Outside, carried: Sequence[str] = ()) -> None:
         self.program = program
         self.model = model
         self.outside = outside
         self.file = file
+        self.carried = beside_inputs(program, carried)
         self.first_paths = {module: path for path, module in model.named_modules()}
         self.values: dict[torch.fx.Node, Any] = {}
         self.lasting: list[Node] = []  # calls that change something beside what they give
@@ -95,11 +98,15 @@ class Converter:
         self.checks: list[Check] = []
 
     def graph(self, structure: Any, *, training: bool, observed: Sequence[Observed] | None = None,
-              asks: frozenset[Given] = frozenset()) -> Graph:
+              asks: frozenset[Given] = frozenset(), found: Collection[str] = (),
+              left: Mapping[str, Any] = MappingProxyType({}), containers: Mapping[str, Any] = MappingProxyType({})
+              ) -> Graph:
         """The program's graph.
 
         structure: the model's result, with numbers for the program's results. observed: what an eager call gives for
-        each result. asks: as :class:`Graph` says.
+        each result. asks: as :class:`Graph` says. found: plain attributes among those carried in which it matters
+        what a call finds. left: those that it assigns, with numbers as in ``structure``. containers: those that are
+        read and hold containers, with numbers for what is carried.
         """
         specs = iter(self.program.graph_signature.input_specs)
         inputs: list[Node | None] = []
@@ -151,8 +158,16 @@ class Converter:
         read = set(walk(roots))  # what draws, or updates statistics, is done also where nothing is made of its result
         self.checks += [Check(call) for call in self.lasting if call not in read]
         checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
+        carried = tuple((leaf_of("buffer", self.carried[n.name], n.meta["val"]), tuple(n.meta["val"].stride()))
+                        for n in self.program.graph.nodes if n.name in self.carried
+                        and (n.users or self.carried[n.name] in found))
+        order = {node["name"]: number for number, (node, _) in enumerate(carried)}
+        numbers_of = {number: order.get(name, -1) for number, name in enumerate(self.carried.values())}
         return settle_buffers(Graph(tuple(inputs), tuple(outputs), renumbered(structure, places), effects, training,
-                                    tuple(known), asks, checks))
+                                    tuple(known), asks, checks, carried=carried,
+                                    containers=tuple((name, renumbered(part, numbers_of)) for name, part
+                                                     in containers.items()),
+                                    left=tuple((name, renumbered(part, places)) for name, part in left.items())))
 
     def _as_view(self, node: torch.fx.Node, target: Any) -> Any:
         """The operator that gives as a view what one in place makes of its operand's shape, of which nobody else
@@ -170,6 +185,8 @@ class Converter:
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 assert spec.target is not None  # the buffer
                 self.updates[self._first_name(spec.target)] = self.values[result]
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION and spec.target in self.carried:
+                self.updates[self.carried[spec.target]] = self.values[result]
             elif spec.kind == OutputKind.USER_OUTPUT:
                 kept.append(result)
             else:
@@ -185,13 +202,16 @@ class Converter:
         value: Any = node.meta.get("val")
         self.group[node] = len(self.group)
         self.members[self.group[node]] = [node]
-        if spec.kind == InputKind.USER_INPUT:
+        if spec.kind == InputKind.USER_INPUT and spec.arg.name in self.carried:
+            name = self.buffers[self.group[node]] = self.carried[spec.arg.name]
+            leaf = leaf_of("buffer", name, value)
+        elif spec.kind == InputKind.USER_INPUT:
             if not isinstance(value, torch.Tensor):
                 self.values[node] = value
                 inputs.append(None)
                 return
             self.fixed[self.group[node]] = "an input"
-            leaf = leaf_of("input", spec.arg.name, value)
+            leaf = leaf_of("input", own_name(spec.arg.name, self.carried), value)
             inputs.append(leaf)
         elif spec.kind == InputKind.PARAMETER:
             self.fixed[self.group[node]] = "a parameter"
@@ -260,7 +280,7 @@ class Converter:
         if target.startswith("_assert_async."):
             self.checks.append(Check(truth(arguments["self"]), waited=arguments.get("assert_msg") == ASKED))
             return None
-        if not node.users and not _lasts(node.target, arguments) and not may_refuse(target):
+        if not node.users and not lasts(node.target, arguments) and not may_refuse(target):
             return None
         value = self._convert(node, target, arguments, origin)
         if not node.users and may_refuse(target):
@@ -306,12 +326,12 @@ class Converter:
 
     def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call, laid out as in the trace where it draws random numbers, or would be slow."""
-        draws = _draws(node.target, arguments)
+        is_drawn = draws(node.target, arguments)
         names = [a.name for a in operator_of(node)._schema.arguments]
         traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         return {name: in_memory_order(value, at.meta["val"])
                 if isinstance(value, Node) and isinstance(at := traced.get(name), torch.fx.Node)
-                and (draws or lies_apart(node.target, value, at.meta["val"])) else value
+                and (is_drawn or lies_apart(node.target, value, at.meta["val"])) else value
                 for name, value in arguments.items()}
 
     def _stamped(self, result: Any, origin: Origin) -> Any:
@@ -323,7 +343,7 @@ class Converter:
     def _opaque(self, operator: Any, target: str, arguments: dict[str, Any], like: Any, origin: Origin) -> Node:
         """A torch call that gives what is ``like`` the trace's tensors."""
         serial = -1
-        if _lasts(operator, arguments):
+        if lasts(operator, arguments):
             serial, self.serial = self.serial, self.serial + 1
         call = opaque_of(operator, target, arguments, like, serial, origin, self.device)
         if serial >= 0:
@@ -474,18 +494,3 @@ def _told(node: torch.fx.Node, target: str, used: frozenset[int] = frozenset()) 
     """What converters get beside an operator's arguments: its name, which results are used, and on what it runs."""
     tensors = (t for t in pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
     return {"operator": target, "results_used": used, "runs_on": next((t.device.type for t in tensors), "")}
-
-
-def _lasts(target: Any, arguments: dict[str, Any]) -> bool:
-    """Whether a call changes something beside what it gives: the random stream, or statistics."""
-    updates = target in UPDATING and arguments["use_input_stats"] and arguments["running_mean"] is not None
-    return updates or _draws(target, arguments)
-
-
-def _draws(target: Any, arguments: dict[str, Any]) -> bool:
-    """Whether a call of an operator may draw from torch's random stream: attention and recurrent layers do not without
-    dropout, nor does what only training drops."""
-    if torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    rates = [arguments[name] for name in ("dropout_p", "dropout") if isinstance(arguments.get(name), (int, float))]
-    return 0 not in rates and all(arguments.get(name) is not False for name in ("train", "training"))

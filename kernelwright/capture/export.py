@@ -23,6 +23,7 @@ from torch.export.graph_signature import OutputKind
 
 from kernelwright import errors
 from kernelwright.capture import tracing, values_asked
+from kernelwright.capture.carried import Carried, Carries
 from kernelwright.capture.converter import Converter, NotCapturable
 from kernelwright.capture.deciding import Deciding
 from kernelwright.capture.forms import flat, plain_call
@@ -46,11 +47,13 @@ from kernelwright.problem.probe import unsupported
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import classes_of, told_modes
 
+CheckState = Callable[[Sequence[str]], Sequence[str]]
+
 
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
-            check_state: Callable[[], Sequence[str]] | None = None, recording: bool = False,
-            left: Sequence[str] = (), modes: Questions | None = None) -> Graph:
+            check_state: CheckState | None = None, recording: bool = False,
+            left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = ()) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
@@ -59,14 +62,19 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     modes: gets what of the mode the forward asked for: the graph is that of all calls with the same answers.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
-    check_state: called where the forward assigns plain attributes; it tells a cache from state by running the
-    model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for other state.
+    check_state: called with the plain attributes that the forward assigns or changes; it tells a cache from state by
+    running the model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for
+    other state.
+    attributes: these, where they are known: the graph then has what they hold before and after a call.
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors), BuildsParts,
-    and NotCapturable where the model is legal but its graph has no form here.
+    Carries for attributes that are not known yet, and NotCapturable where the model is legal but its graph has no form
+    here.
     """
     arguments = received(model, inputs)
     work = fresh() if fresh is not None else copy.deepcopy(model)
-    call = plain_call(work, arguments)
+    # A submodule that stays with PyTorch assigns its own.
+    carried = Carried(work, [name for name in attributes if not any(name.startswith(f"{path}.") for path in left)])
+    call = plain_call(work, arguments, carried)
     outside = read_outside(work)
     if outside.refused:
         raise NotCapturable(outside.refused)
@@ -89,11 +97,13 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
                 redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
                 random_states_kept(drawn), values_asked.values_read(values, deciding), outside_kept(outside, moved), \
-                modes_asked(work, questions):
+                modes_asked(work, questions), carried.watched():
             warnings.simplefilter("ignore")
             program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
     except Exception as error:
         place = module_of(error, work)
+        if "assigned during export" in str(error) and check_state is not None:
+            _check_state(assigned, check_state, name, file, attributes)
         try:
             _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         except (errors.DataDependentControlFlow, errors.HiddenState) as coded:
@@ -115,23 +125,27 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable(f"it changes {', '.join(moved)}, which is not of the model")
     kept = {f"{path}.{key}".lstrip("."): value for path, module in work.named_modules()
             for key, value in vars(module).items() if isinstance(value, torch.Tensor)} | outside.tensors
+    kept = {text: value for text, value in kept.items() if text not in carried.homes}
     if values and kept:
         raise NotCapturable("Python reads values of tensors that are not of the call")
     # What was changed and put back is no state, as far as nobody can run the model to see.
     remains = changed(before, after) or (assigned if check_state is not None else [])
     if remains:
-        _check_state(remains, check_state, name, file)
+        _check_state(remains, check_state, name, file, attributes)
+    carried.check(call.left, call.kept, after_a_call=questions.builds)
     if call.changes:
         raise NotCapturable("it changes what a container holds that it is given")
     if call.unsupported or not call.kept:
         raise NotCapturable(f"it returns {call.unsupported or 'no tensor'}")
-    structure = call.structure
+    structure, left_in = call.structure, dict(call.left)
     observed, asks = observe(work, call.positional, call.keywords, kept, recording=recording, as_they_are=bool(asked),
-                             traced=_strides(program), answers=deciding.answers)
+                             traced=_strides(program), answers=deciding.answers, carried=tuple(carried.tensors))
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
-    graph = Converter(program, work, file, outside).graph(structure, training=model.training, observed=observed,
-                                                          asks=asks)
+    containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
+    graph = Converter(program, work, file, outside, tuple(carried.tensors)).graph(
+        structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
+        left=left_in, containers=containers)
     return replace(graph, decided=tuple(sorted(deciding.found.items())),
                    asked_of_inputs=tuple(deciding.asked.items()))
 
@@ -145,15 +159,15 @@ def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:
     return [tuple(value.stride()) for value in values if isinstance(value, torch.Tensor)]
 
 
-def _check_state(changed: Sequence[str], check_state: Callable[[], Sequence[str]] | None, name: str, file: str | None
-                 ) -> None:
-    """Raise HiddenState or NotCapturable unless the plain attributes that the forward changes are caches."""
+def _check_state(changed: Sequence[str], check_state: CheckState | None, name: str, file: str | None,
+                 known: Sequence[str]) -> None:
+    """Raise HiddenState or Carries unless the plain attributes that the forward changes are caches, or known."""
     try:
         if check_state is None:
             raise errors.HiddenState(model=name, attributes=", ".join(changed), where=errors.place(file))
-        if carried := check_state():
-            raise NotCapturable(f"it leaves tensors in the attribute(s) {', '.join(carried)}")
-    except (errors.HiddenState, NotCapturable) as state:
+        if not set(carried := check_state(changed)) <= set(known):
+            raise Carries(carried)
+    except errors.HiddenState as state:
         owners = {attribute.rpartition(".")[0] for attribute in changed}
         state.module = owners.pop() if len(owners) == 1 else ""
         raise

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from kernelwright.capture.carried import Carried
+from kernelwright.capture.values import NotCapturable
 from kernelwright.containers import Form, Keywords, Unsupported, restored, structure_of
 from kernelwright.problem.arguments import split
 
@@ -32,6 +34,8 @@ class Traced:
     kept: list[torch.Tensor] = field(default_factory=list)
     changes: bool = False
     """Whether the forward changes a container that it is given: puts another tensor there, or more of them."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """The plain attributes that the forward assigns, with numbers for the tensors in them, as in ``structure``."""
 
 
 def flat(arguments: Sequence[Any]) -> tuple[list[Any], Any]:
@@ -49,16 +53,32 @@ def flat(arguments: Sequence[Any]) -> tuple[list[Any], Any]:
     return found, [*structure, Keywords(named)] if named else structure
 
 
-def plain_call(model: torch.nn.Module, arguments: Sequence[Any]) -> Traced:
+def plain_call(model: torch.nn.Module, arguments: Sequence[Any], carried: Carried | None = None) -> Traced:
     """Make ``model`` take plain arguments in place of ``arguments``, and give the tensors of its result as a tuple. Its
-    own hooks, which stand around every forward, are taken away."""
+    own hooks, which stand around every forward, are taken away.
+
+    carried: plain attributes whose tensors the model gets beside its last argument, and gives after those of its
+    result. Raises NotCapturable where there is no argument.
+    """
+    carried = carried if carried is not None else Carried(model)
     values, structure = flat(arguments)
     positional, keywords = split(_plain(structure, values))
+    if carried.held:
+        if not arguments:
+            raise NotCapturable("it keeps state in plain attributes, and takes no argument")
+        more = carried.given()  # a signature has no place for them
+        if keywords:
+            last = next(reversed(keywords))
+            keywords = {**keywords, last: (keywords[last], more)}
+        else:
+            positional = [*positional[:-1], (positional[-1], more)]
     call = Traced(tuple(positional), keywords)
     given: list[Any] = []  # the arguments of a call, and what they held before it
 
     def before(_: torch.nn.Module, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         traced = pytree.tree_leaves((positional, keywords))
+        carried.enter(traced[len(values):])
+        traced = traced[:len(values)]
         parts = [new if isinstance(old, torch.Tensor) else old for old, new in zip(values, traced, strict=True)]
         own = [restored(part, parts) for part in split(structure)[0]]
         named = {name: restored(part, parts) for name, part in split(structure)[1].items()}
@@ -83,12 +103,13 @@ def plain_call(model: torch.nn.Module, arguments: Sequence[Any]) -> Traced:
             call.structure = structure_of(result, number)
         except Unsupported as error:
             call.unsupported = str(error)
+        call.left = {name: structure_of(value, number) for name, value in carried.leave().items()}
         return tuple(call.kept)
 
     for name in HOOKS:
         getattr(model, name).clear()
     parts = (*split(structure)[0], *split(structure)[1].values())
-    if any(type(part) is not int or _is_odd(part, values) for part in parts):
+    if carried.homes or any(type(part) is not int or _is_odd(part, values) for part in parts):
         model.register_forward_pre_hook(before, with_kwargs=True)
     model.register_forward_hook(after)
     return call

@@ -43,7 +43,8 @@ class Observed:
 
 def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor], *,
             recording: bool, as_they_are: bool, traced: Sequence[tuple[int, ...]] | None = None,
-            answers: Sequence[Any] = ()) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
+            answers: Sequence[Any] = (), carried: Sequence[str] = ()
+            ) -> tuple[tuple[Observed, ...] | None, frozenset[Given]]:
     """The results of ``model(*inputs, **named)`` in order, tensors or not, and the inputs and parameters of which it
     matters whether they require gradients. None in place of results where the forward runs on real tensors only.
 
@@ -54,9 +55,11 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
     that is written into). The model is the caller's to spend: the forward may leave buffers and attributes changed.
     traced: the strides of all tensors among the results in a trace; what is cheaper is believed where it has them, too.
     answers: what Python was told in that trace that asked for values.
+    carried: the names of the plain attributes whose tensors are the last leaves of the arguments.
     """
+    leaves = pytree.tree_leaves((tuple(inputs), named))
     everything: frozenset[Given] = frozenset((
-        *(place for place, leaf in enumerate(pytree.tree_leaves((tuple(inputs), named)))
+        *(place for place, leaf in enumerate(leaves[:len(leaves) - len(carried)])
           if isinstance(leaf, torch.Tensor) and _differentiable(leaf)), *(n for n, _ in model.named_parameters())))
 
     def observed(forced: frozenset[Given]) -> tuple[Observed, ...] | None:
@@ -64,7 +67,7 @@ def observe(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any]
         try:
             for parameter in frozen:
                 parameter.requires_grad_(True)
-            return _observed(model, inputs, named, kept, recording, forced, traced, answers)
+            return _observed(model, inputs, named, kept, recording, forced, traced, answers, carried)
         except Exception:  # a tensor that may not require gradients, or an operator without a shape rule
             return None
         finally:
@@ -90,7 +93,7 @@ def _differentiable(tensor: torch.Tensor) -> bool:
 
 def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
               recording: bool, forced: frozenset[Given], traced: Sequence[tuple[int, ...]] | None,
-              answers: Sequence[Any]) -> tuple[Observed, ...]:
+              answers: Sequence[Any], carried: Sequence[str]) -> tuple[Observed, ...]:
     """The results of one run: with all tensors on PyTorch's meta device, whose operators know shapes and gradients and
     cost next to nothing, else on fake tensors, which stand for those of any device.
 
@@ -99,11 +102,11 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, An
     """
     if not kept and traced is not None:
         with suppress(Exception), _on_meta(model):  # a device that nobody knows, or values that the forward asks for
-            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext(), answers)
+            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext(), answers, carried)
             if [r.strides for r in found if r.strides is not None] == list(traced):
                 return found
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode, answers)
+    return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode, answers, carried)
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,7 +139,7 @@ def _on_meta(model: torch.nn.Module) -> Iterator[None]:
 
 def _run(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], kept: Mapping[str, torch.Tensor],
          recording: bool, forced: frozenset[Given], stand_in: Callable[[torch.Tensor], torch.Tensor],
-         mode: AbstractContextManager[Any], answers: Sequence[Any]) -> tuple[Observed, ...]:
+         mode: AbstractContextManager[Any], answers: Sequence[Any], carried: Sequence[str]) -> tuple[Observed, ...]:
     leaves, structure = pytree.tree_flatten((tuple(inputs), named))
     given = [stand_in(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     # Autograd stands above the mode: it sees the model's own tensors.
@@ -144,7 +147,8 @@ def _run(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, Any], k
     names |= {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
     for place, leaf in enumerate(given):
         if isinstance(leaf, torch.Tensor):
-            names[id(leaf)] = place
+            own = place - len(given) + len(carried)
+            names[id(leaf)] = place if own < 0 else carried[own]
             if place in forced:
                 leaf.requires_grad_(True)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), torch.set_grad_enabled(recording), \

@@ -141,7 +141,8 @@ class Questions:
     gradients: whether they are recorded (a function that differentiates itself may ask). modules: paths of those that
     were asked whether they are in training. told: paths of those that do something of their own when they are put into
     a mode. others: the training mode matters in ways that no list of modules tells. builds: whether a first call builds
-    submodules, so that what was asked is of the calls after it.
+    submodules, or leaves the first tensors in plain attributes, so that what was asked is of the calls after it.
+    attributes: the plain attributes in which calls leave tensors, once these were looked for.
     """
 
     gradients: bool = False
@@ -149,6 +150,7 @@ class Questions:
     told: set[str] = field(default_factory=set)
     others: bool = False
     builds: bool = False
+    attributes: tuple[str, ...] = ()
 
     def same_answers(self, one: Mapping[str, bool], other: Mapping[str, bool]) -> bool:
         """Whether modules in the modes ``one`` and ``other`` (by path) answer alike."""
@@ -331,3 +333,18 @@ def _inline(module: torch.fx.GraphModule, scope: torch.fx.Node) -> None:
 def name_of(target: Any) -> str:
     """A name for what a trace calls, without addresses."""
     return str(getattr(target, "__name__", None) or type(target).__name__) if callable(target) else str(target)
+
+
+def lasts(target: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call changes something beside what it gives: the random stream, or statistics."""
+    updates = target in UPDATING and arguments["use_input_stats"] and arguments["running_mean"] is not None
+    return updates or draws(target, arguments)
+
+
+def draws(target: Any, arguments: dict[str, Any]) -> bool:
+    """Whether a call of an operator may draw from torch's random stream: attention and recurrent layers do not without
+    dropout, nor does what only training drops."""
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    rates = [arguments[name] for name in ("dropout_p", "dropout") if isinstance(arguments.get(name), (int, float))]
+    return 0 not in rates and all(arguments.get(name) is not False for name in ("train", "training"))

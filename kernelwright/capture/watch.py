@@ -28,6 +28,8 @@ def watched(model: torch.nn.Module, found: list[str]) -> Iterator[None]:
 
     def note(module: torch.nn.Module, key: str, value: Any) -> None:
         registered = isinstance(value, (torch.nn.Module, torch.nn.Parameter)) or key in vars(module).get("_buffers", ())
+        # A property assigns another attribute.
+        registered = registered or hasattr(getattr(type(module), key, None), "__set__")
         if id(module) in paths and not registered and key not in _OWN:
             _add(found, f"{paths[id(module)]}.{key}".lstrip("."))
         original(module, key, value)

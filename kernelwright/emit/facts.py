@@ -36,7 +36,7 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
-    "COMPILED": {"compiled": "None"},
+    "COMPILED": {"compiled": "None"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -208,9 +208,13 @@ def _outside_function(outside: Iterable[str]) -> str:
 
 
 def plan_tensors(plan: Plan) -> dict[str, Node]:
-    """The model's tensors that a plan's run function is given after the inputs, by name, in order."""
+    """The model's tensors that a plan's run function is given after the inputs, by name, in order; first those of
+    attributes, which are others at each call."""
     given: dict[str, Node] = {}
-    for node in walk([*plan.graph.roots(), *(e.value for e in plan.graph.effects)]):
+    updated = {update.name for update in plan.graph.effects}
+    carried = [node for node, _ in plan.graph.carried]
+    fresh = [node for node in carried if node["name"] not in updated]
+    for node in walk([*fresh, *carried, *plan.graph.roots(), *(e.value for e in plan.graph.effects)]):
         if node.op in ("parameter", "buffer", "attribute"):
             given.setdefault(node["name"], node)
     for update in plan.graph.effects:
@@ -226,7 +230,9 @@ def _kind(leaf: Node) -> str:
 
 
 def _returned(plan: Plan) -> tuple[str, ...]:
-    """Names of inputs that reach a result through views, or through operators that may be views, alone."""
+    """Names of inputs, and of tensors in plain attributes, that reach a result through views, or through operators that
+    may be views, alone."""
+    carried = {node for node, _ in plan.graph.carried}
     found: dict[str, None] = {}
     seen: set[Node] = set()
     stack = list(plan.results)
@@ -235,7 +241,7 @@ def _returned(plan: Plan) -> tuple[str, ...]:
         if node in seen:
             continue
         seen.add(node)
-        if node.op == "input":
+        if node.op == "input" or node in carried:
             found[node["name"]] = None
         elif node.kind in ("view", "opaque") and node.op not in ("concatenate", "cast"):
             stack += node.inputs
@@ -279,8 +285,10 @@ def is_function(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> bool
         return False
     drawn = any(n.get("serial", -1) >= 0 for n in graph.nodes())
     is_kept_outside = any(name.startswith(OUTSIDE) for name in plan_tensors(plan))
-    return not (drawn or is_kept_outside or graph.effects or graph.asks or graph.decided or graph.asked_of_inputs
-                or plan.checks or plan_parts(plan)) and bool(plan.kernels and computed_results(plan))
+    changes = graph.effects or graph.left
+    return not (drawn or is_kept_outside or changes or graph.carried or graph.asks or graph.decided
+                or graph.asked_of_inputs or plan.checks or plan_parts(plan)
+                ) and bool(plan.kernels and computed_results(plan))
 
 
 def _has(form: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -316,7 +324,10 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     usual one), (name, value) of anything else. nested: None, or the arguments' structure with numbers for the
     inputs. keywords: names of the last arguments, which are given by keyword only. returned: inputs with which a
     result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
-    changes. structure: the result with numbers for what ``results`` describes. random: whether it draws random numbers.
+    changes. structure: the result with numbers for what ``results`` describes; where plain attributes are assigned,
+    both: it and a list of what these get. carried: the strides of tensors that a call finds in plain attributes, by
+    these. containers: the structures of those that are no tensors, with places among the carried. left: those that it
+    assigns. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
@@ -342,12 +353,17 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     asked = tuple(tuple((t.requires_grad, t.is_leaf) if given in asks else None for given, t in tensors
                         if isinstance(t, torch.Tensor))
                   for tensors in (enumerate(values), model.named_parameters())) if asks else None
+    structure = (plan.graph.structure, [part for _, part in plan.graph.left]) if plan.graph.left \
+        else plan.graph.structure
     return [("training", repr(model.training)), ("other_mode", literal(other)),
+            ("carried", literal({node["name"]: strides for node, strides in plan.graph.carried})),
+            ("containers", literal(dict(plan.graph.containers))),
+            ("left", literal(tuple(name for name, _ in plan.graph.left))),
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
             ("nested", nested), ("keywords", literal(tuple(keywords))), ("returned", literal(_returned(plan))),
             ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
             ("updated", literal(tuple(e.name for e in plan.graph.effects))),
-            ("structure", structure_text(plan.graph.structure, model)), ("random", repr(drawn)),
+            ("structure", structure_text(structure, model)), ("random", repr(drawn)),
             ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("decided", literal(plan.graph.decided)),
             ("of_inputs", _of_inputs_text(plan)),
             ("results", literal(rows)),

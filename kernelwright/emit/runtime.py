@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded
+from kernelwright.emit.runtime_attributes import ATTRIBUTES
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS
 from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 
-RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, GUARD, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
+RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:

@@ -268,7 +268,18 @@ class _KernelwrightOriginal(torch.nn.Module):
         self.model = model
 
     def forward(self, *inputs, **named):
-        return self.model._original_forward(*inputs, **named)
+        if ATTRIBUTES:
+            names = self.model._kernelwright_left  # what it leaves in these attributes is a result, too
+            places = [name.partition("[")[0].rpartition(".") for name in names]
+            places = [(vars(self.model.get_submodule(path)), key) for path, _, key in places]
+            before = [table.get(key) for table, key in places]
+            result = self.model._original_forward(*inputs, **named)
+            left = [table[key] for table, key in places]
+            for (table, key), value in zip(places, before):
+                table[key] = value
+            return (result, left) if names else result
+        else:
+            return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):
@@ -415,6 +426,8 @@ def _kernelwright_call(model, inputs, named, plans):
         if differentiated and binding.twin is None:
             try:
                 binding.twin = _kernelwright_twin(model, binding)
+                if ATTRIBUTES:
+                    vars(binding.twin)["_kernelwright_left"] = facts["left"]
             except Exception as error:
                 raise _KernelwrightMisfit("the model", f"can't be copied for gradients ({error})") from None
     except _KernelwrightMisfit as misfit:
@@ -427,6 +440,11 @@ def _kernelwright_call(model, inputs, named, plans):
         if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
             _kernelwright_count(model, "gradients of tensors that are not the model's own are asked for")
             return model._original_forward(*inputs, **named)
+        if ATTRIBUTES:
+            if differentiated and (binding.attributes.containers
+                                   or any([values[i].is_floating_point() for i in binding.written])):
+                _kernelwright_count(model, "gradients of what attributes hold are asked for")
+                return model._original_forward(*inputs, **named)
         if PARTS:
             if binding.parts:
                 values = [*values, binding.parts]
@@ -450,7 +468,12 @@ def _kernelwright_call(model, inputs, named, plans):
                 else:
                     computed = _kernelwright_run(facts, values)
             if RESULTS:
-                return _kernelwright_returned(facts, computed, tensors)
+                result = _kernelwright_returned(facts, computed, tensors)
+                if ATTRIBUTES:
+                    if facts["left"]:
+                        result, left = result
+                        binding.attributes.assign(left, binding)
+                return result
             else:
                 return computed[0]
         except _KernelwrightFailure:

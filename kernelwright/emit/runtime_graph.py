@@ -84,6 +84,8 @@ def _kernelwright_recorded(binding, facts, values):
     if not facts["graph"] or device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return _kernelwright_run(facts, values)
     count = len(values) - len(facts["tensors"])
+    if ATTRIBUTES:
+        count += len(binding.fresh)  # they come first among tensors, and are others at each call
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             return _kernelwright_recorded(binding, facts, values)

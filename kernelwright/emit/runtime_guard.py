@@ -83,6 +83,9 @@ def _kernelwright_warn(model, misfit):
     thing, problem = misfit.args
     _kernelwright_count(model, f"{thing} {problem}")
     warned = _kernelwright_warned.setdefault(model, set())
+    if ATTRIBUTES:
+        if problem == "holds no tensor yet":  # as a constructor leaves it
+            return
     if thing not in warned:
         warned.add(thing)
         warnings.warn(f"ModelNew runs the original computation: {thing} {problem}", RuntimeWarning, stacklevel=6)
@@ -137,6 +140,8 @@ class _KernelwrightBinding:
         if PARTS:
             self.parts = [(modules[path], *call) for path, *call in facts["parts"]]
             free = [id(m) for module, *_ in self.parts for m in module.modules()]  # called themselves, as they are
+        if ATTRIBUTES:
+            self.attributes = _KernelwrightAttributes(facts, modules)
         if OBJECTS:
             self.special = []
         self.tables, self.hooks, self.numbers, self.sized, self.absent, self.of_classes = [], [], [], [], [], []
@@ -153,6 +158,8 @@ class _KernelwrightBinding:
             # Other versions of PyTorch may keep other attributes in its modules.
             both = attributes.keys() | expected.keys() if type(module).__module__ in own \\
                 else attributes.keys() & expected.keys()
+            if ATTRIBUTES:
+                both = {key for key in both if f"{path}.{key}".lstrip(".") not in self.attributes.homes}
             for key in sorted(both):
                 if repr(attributes.get(key, "missing")) != repr(expected.get(key, "missing")):
                     raise _KernelwrightMisfit(f"attribute {(path + '.' + key).lstrip('.')}",
@@ -167,6 +174,9 @@ class _KernelwrightBinding:
             if OBJECTS:
                 for key, value in vars(module).items():
                     if key not in _kernelwright_internal:
+                        if ATTRIBUTES:
+                            if f"{path}.{key}".lstrip(".") in self.attributes.homes:
+                                continue
                         self._watch(value)
             if type(module).__module__ in own:
                 self.numbers += [(vars(module), key, value) for key, value in vars(module).items()
@@ -180,6 +190,12 @@ class _KernelwrightBinding:
             self._bind_outside(model, facts["outside"], own)
         self.snapshots = [copy.copy(table) for table in self.tables]
         self.versions, self.dicts = None, [table for table in self.tables if type(table) is dict]
+        if ATTRIBUTES:
+            # Attributes that calls change: in a table and in its copy.
+            self.changing = [(table, key, kept) for table, key in self.attributes.homes.values()
+                             for other, kept in zip(self.tables, self.snapshots) if other is table]
+            self.assigned = [i for i, other in enumerate(self.dicts)
+                             if any([other is table for table, *_ in self.attributes.left])]
         if OBJECTS:
             self.lists = [(table, kept) for table, kept in zip(self.tables, self.snapshots) if type(table) is not dict]
         self.sizes = list(map(len, self.sized))
@@ -188,6 +204,14 @@ class _KernelwrightBinding:
         if UPDATED:
             self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
+        if ATTRIBUTES:
+            places = {name: place for place, (name, *_) in enumerate(self.checks)}
+            self.carried = [(name, places[name]) for name in facts["carried"]]
+            updated = ()
+            if UPDATED:
+                updated = facts["updated"]
+            self.written = [place for name, place in self.carried if name in updated]
+            self.fresh = [place for name, place in self.carried if name not in updated]
         if ORDERS:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
@@ -249,6 +273,9 @@ class _KernelwrightBinding:
             if OUTSIDE:
                 if name.startswith("outside "):
                     return self.outside, outside.index(name[8:])
+            if ATTRIBUTES:
+                if name in facts["carried"]:
+                    return self.attributes.home(name)
             path, _, key = name.rpartition(".")
             if (path, key) not in tables:
                 raise _KernelwrightMisfit(name, "is missing")
@@ -263,6 +290,8 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        if ATTRIBUTES:
+            self.buffers.update({name: home(name) for name in facts["carried"]})
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
@@ -286,6 +315,9 @@ class _KernelwrightBinding:
                     return False
             versions = list(map(_kernelwright_version, self.dicts)) if _kernelwright_version else None
             if versions is None or versions != self.versions:
+                if ATTRIBUTES:
+                    for table, key, kept in self.changing:
+                        kept[key] = table.get(key)
                 if self.tables != self.snapshots:
                     return False
                 if not all([table[key] is value for table, key, value in self.numbers]):
@@ -364,10 +396,16 @@ def _kernelwright_fit(model, facts, inputs):
     else:
         values = list(inputs)
     count = len(values)
+    if ATTRIBUTES:
+        binding.attributes.find()
     try:
         values += map(operator.getitem, binding.homes, binding.keys)
     except KeyError as missing:
         raise _KernelwrightMisfit(missing.args[0], "is missing") from None
+    if ATTRIBUTES:
+        for name, place in binding.carried:
+            if values[place] is None:
+                raise _KernelwrightMisfit(f"attribute {name}", "holds no tensor yet")
     same = binding.same is not None and binding.same.check(*values)
     if not same:
         kinds = list(map(type, values))
@@ -391,6 +429,12 @@ def _kernelwright_fit(model, facts, inputs):
         for name, ask, value in facts["of_inputs"]:
             if ask(values[:count]) != value:
                 raise _KernelwrightMisfit(name, f"is not {value!r}, by which the forward decides")
+    if ATTRIBUTES:
+        if not same:
+            for name, place in binding.carried:
+                strides = zip(values[place].stride(), facts["carried"][name], values[place].shape)
+                if any([found != kept and size > 1 for found, kept, size in strides]):
+                    raise _KernelwrightMisfit(f"attribute {name}", "has other strides than a call leaves")
     given = tuple(values)
     if ORDERS:
         for place, order in binding.orders:
@@ -405,6 +449,8 @@ def _kernelwright_fit(model, facts, inputs):
             if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15 and somewhere:
                 continue
             is_read_alone = place < count and somewhere
+            if ATTRIBUTES:
+                is_read_alone = is_read_alone or (place in binding.fresh and somewhere)
             if RETURNED:
                 is_read_alone = is_read_alone and name not in facts["returned"]
             if not is_read_alone:

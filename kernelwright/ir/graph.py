@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelwright.containers import renumbered
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.ir.registry import as_meta
@@ -13,7 +14,7 @@ from kernelwright.ir.registry import as_meta
 
 @dataclass(frozen=True, slots=True)
 class BufferUpdate:
-    """After the forward, buffer ``name`` holds ``value``.
+    """After the forward, buffer ``name`` holds ``value``; so does a tensor of a plain attribute of this name.
 
     ``owner`` is the node whose torch call performs the update by itself (training batch norm), or
     None where the update must be written out.
@@ -73,6 +74,10 @@ class Graph:
     checks: what tells that the model raises an error for the values that it was given.
     decided: buffers of one element, by whose values the forward decides, and these values.
     asked_of_inputs: expressions of the tensors among the ``inputs`` by whose values the forward decides, and these.
+    carried: leaves for the tensors that a call finds in plain attributes, as the call before it left them, and their
+        strides; like buffers otherwise.
+    containers: of these attributes those that hold containers, with numbers for the ``carried`` tensors in them.
+    left: the plain attributes that a call assigns, with numbers for the outputs that they then hold.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -87,6 +92,9 @@ class Graph:
     checks: tuple[Check, ...] = ()
     decided: tuple[tuple[str, bool | int | float], ...] = ()
     asked_of_inputs: tuple[tuple[str, Any], ...] = ()
+    carried: tuple[tuple[Node, tuple[int, ...]], ...] = ()
+    containers: tuple[tuple[str, Any], ...] = ()
+    left: tuple[tuple[str, Any], ...] = ()
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:
@@ -173,5 +181,7 @@ def render(graph: Graph) -> str:
         lines.append(f"{names[node]}: {node.dtype}{list(node.shape)} = {title}({arguments})")
     lines += [f"buffer {e.name} <- {names[e.value]}" for e in graph.effects if e.value in names]
     lines += [f"check {names[c.value]}" for c in graph.checks]
+    lines += [f"attribute {name} <- {renumbered(structure, [names[n] for n in graph.outputs])}"
+              for name, structure in graph.left]
     lines.append("return " + ", ".join(names[o] for o in graph.outputs))
     return "\n".join(lines)

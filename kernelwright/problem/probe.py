@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from kernelwright.problem.load import source_file
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
-from kernelwright.problem.state import differences, kinds_of, plain_attributes, same, spoil, tensors
+from kernelwright.problem.state import differences, kinds_of, plain_attributes, same, set_modes, spoil, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +34,63 @@ class Probe:
     """Plain attributes in which a call leaves tensors of its own, or in place of others: no graph holds them."""
 
 
-def probe_forward(problem: Problem, seed: int = 0) -> Probe:
+def probe_forward(problem: Problem, seed: int = 0, modes: Mapping[str, bool] | None = None) -> Probe:
     """Construct the model, run it once on its inputs, and look at what it returned and changed.
 
     Runs it again, on other inputs, only where a plain attribute changed, to tell a cache from state.
+    modes: whether each of its modules is in training, by path; by default as the constructor leaves them.
     Raises ForwardRaised (KW114), NotEnoughMemory (KW115), HiddenState (KW202; for state other than tensors,
     which nobody could compare, where the next call may read it), OutputsUnsupported (KW203), and what make_model and
     make_inputs raise.
     """
-    model = problem.make_model(seed)
-    plain, before = plain_attributes(model), tensors(model)
+    def make() -> nn.Module:
+        made = problem.make_model(seed)
+        return made if modes is None else set_modes(made, modes)
+
+    model = make()
+    plain, before, own = plain_attributes(model), tensors(model), _own_tensors(model)
     outputs = run_forward(problem, model, problem.make_inputs(seed))
     check_outputs(outputs, problem)
     after = plain_attributes(model)
-    changed = differences(plain, after)
+    # Tensors that were put in place of others may have the same values for once.
+    changed = sorted({*differences(plain, after), *(
+        name for name, tensor in _own_tensors(model).items() if own.get(name, tensor) is not tensor)})
     caches: list[str] = []
     carried: tuple[str, ...] = ()
     if changed:
         # A cache is the same after another call, and the same in a new model that sees other inputs.
-        other = problem.make_model(seed)
+        other = make()
         run_forward(problem, other, problem.make_inputs(seed + 1))
         again = run_forward(problem, model, problem.make_inputs(seed + 1))
         ends = plain_attributes(other), plain_attributes(model)
         unstable = {name for end in ends for name in differences(after, end)}
         state = [name for name in changed if name in unstable]
-        hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))]
         alike = all(kinds_of(end.get(name)) == kinds_of(after.get(name)) for end in ends for name in state)
-        if hidden and not (alike and _unread(problem, seed, state, again, model)):
+        hidden = [n for n in state if not (_tensor_or_none(plain.get(n)) and _tensor_or_none(after.get(n)))
+                  and not (alike and _is_of_tensors(after.get(n)))]
+        if hidden and not (alike and _unread(problem, seed, make(), state, again, model)):
             where = next((text for name in hidden if (text := _assignment(problem, name))), "")
             raise HiddenState(where=where, model=problem.class_name, attributes=", ".join(hidden))
-        caches = [name for name in changed if name not in state and not _leaves(plain.get(name))]
+        caches = [name for name in changed if name not in state and not _leaves(plain.get(name))
+                  and not _within(model, name)]
         carried = tuple(name for name in changed if name not in caches)
     now = tensors(model)
     altered = tuple(name for name in before if name in now and not same(before[name], now[name]))
     return Probe(outputs, altered, tuple(caches), carried)
 
 
-def _unread(problem: Problem, seed: int, names: list[str], outputs: Any, model: nn.Module) -> bool:
-    """Whether a second run gives ``outputs`` and leaves the tensors of ``model`` also after the tensors that the first
-    run left in the attributes ``names`` were spoiled."""
-    other = problem.make_model(seed)
+def carried_attributes(problem: Problem, seed: int, changed: Sequence[str], modes: Mapping[str, bool] | None = None
+                       ) -> list[str]:
+    """The plain attributes in which calls leave tensors that no cache is: those that a run shows, and those of the
+    ``changed`` ones, which a trace has seen, that it does not know for caches. Raises what `probe_forward` raises."""
+    probe = probe_forward(problem, seed, modes)
+    return [*probe.state_attributes, *(name for name in changed if name not in probe.state_attributes
+                                       and name not in probe.cached_attributes)]
+
+
+def _unread(problem: Problem, seed: int, other: nn.Module, names: list[str], outputs: Any, model: nn.Module) -> bool:
+    """Whether a second run of ``other``, which is new, gives ``outputs`` and leaves the tensors of ``model`` also after
+    the tensors that the first run left in the attributes ``names`` were spoiled."""
     run_forward(problem, other, problem.make_inputs(seed))
     for name in names:
         spoil(other, name)
@@ -83,8 +101,31 @@ def _unread(problem: Problem, seed: int, names: list[str], outputs: Any, model: 
         return False
 
 
+def _own_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that plain attributes hold, by path."""
+    return {f"{path}.{key}".lstrip("."): value for path, module in model.named_modules()
+            for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+
+
+def _within(model: nn.Module, name: str) -> bool:
+    """Whether an attribute holds an object of a class of its own that has tensors, which nobody can compare."""
+    path, _, key = name.rpartition(".")
+    own = getattr(vars(model.get_submodule(path)).get(key), "__dict__", None)
+    return isinstance(own, dict) and bool(_leaves(list(own.values())))
+
+
 def _tensor_or_none(value: Any) -> bool:
     return value is None or isinstance(value, torch.Tensor)
+
+
+def _is_of_tensors(value: Any) -> bool:
+    """Whether a value of `plain_attributes` is a list, tuple or dictionary of tensors alone."""
+    if isinstance(value, torch.Tensor):
+        return True
+    kind, parts = value if type(value) is tuple and len(value) == 2 else ("", None)
+    inner = list(parts.values()) if isinstance(parts, dict) else parts
+    return kind in ("list", "tuple", "dict") and isinstance(inner, list) and bool(inner) and \
+        all(map(_is_of_tensors, inner))
 
 
 def run_forward(problem: Problem, model: nn.Module, inputs: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,34 @@ def modes_of(model: nn.Module) -> dict[str, bool]:
 def classes_of(model: nn.Module) -> dict[str, str]:
     """The name of each submodule's class, by path: an emitted file has classes of its own of the same names."""
     return {path: type(module).__qualname__ for path, module in model.named_modules() if path}
+
+
+def attribute_of(model: nn.Module, name: str) -> Any:
+    """What a plain attribute holds, by its path; of a container also a part, as in "cell.state[0]['k']"."""
+    path, _, inside = name.partition("[")
+    module, _, key = path.rpartition(".")
+    value = vars(model.get_submodule(module))[key]
+    for part in re.findall(r"\[(\d+|'\w*')\]", f"[{inside}" if inside else ""):
+        value = value[int(part) if part.isdigit() else part[1:-1]]
+    return value
+
+
+def tensors_kept(model: nn.Module) -> dict[str, Any]:
+    """Shape, strides, dtype and device of the tensors that the plain attributes of modules hold, or containers there,
+    by path."""
+    found = {f"{path}.{key}": _kinds_kept(value) for path, module in model.named_modules()
+             for key, value in vars(module).items() if key not in _OWN}
+    return {path: kinds for path, kinds in found.items() if kinds}
+
+
+def _kinds_kept(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, torch.Tensor):
+        strides = value.stride() if value.layout is torch.strided else ()
+        return tuple(value.shape), strides, value.dtype, value.device
+    if type(value) not in (list, tuple, dict) or depth > 3:
+        return None
+    parts = dict(value if isinstance(value, dict) else enumerate(value))
+    return {key: kinds for key, part in parts.items() if (kinds := _kinds_kept(part, depth + 1))}
 
 
 def set_modes(model: nn.Module, modes: Mapping[str, bool]) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +26,18 @@ class Form:
     place: tuple[Any, ...] = ()
 
 
-def forms(outputs: Any, arguments: Any, module: nn.Module) -> dict[str, Form]:
-    """The forms of the strided tensors in ``outputs``, by path, right after ``module`` was called on ``arguments``."""
+def forms(outputs: Any, arguments: Any, module: nn.Module, changed: Collection[str] = ()) -> dict[str, Form]:
+    """The forms of the strided tensors in ``outputs``, by path, right after ``module`` was called on ``arguments``; and
+    of those in the plain attributes that are ``changed``."""
     homes: dict[tuple[Any, int], str] = {}
     for name, tensor in _owners(arguments, module):
         if (key := _memory(tensor)) is not None:
             homes.setdefault(key, name)
     found: dict[str, Form] = {}
-    for path, leaf in flatten(outputs).items():
+    state = State.of(module, parameters=False, owned=False).attributes if changed else {}
+    kept = {f"attribute {path}": leaf for name, value in state.items() if name in changed
+            for path, leaf in flatten(value, name).items()}
+    for path, leaf in {**flatten(outputs), **kept}.items():
         if type(leaf) not in (torch.Tensor, nn.Parameter) or leaf.layout is not torch.strided or leaf.is_nested:
             continue
         strides = tuple(s for s, n in zip(leaf.stride(), leaf.shape, strict=True) if n > 1) if leaf.numel() else ()

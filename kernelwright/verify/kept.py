@@ -20,7 +20,7 @@ from kernelwright.verify.state import State
 class ByModel:
     """What the model gave in a trial. ``before`` are its buffers and plain attributes before the call, ``arguments``
     the inputs after it; ``reference`` is what `Bench` takes for the truth, once it was needed; ``forms`` are those of
-    the outputs, by path."""
+    the outputs, by path, and of the plain attributes ``changed`` by the call."""
 
     inputs: list[Any]
     before: State
@@ -30,6 +30,7 @@ class ByModel:
     random_after: list[torch.Tensor]
     reference: Reference | None = None
     forms: dict[str, Form] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
 
     @property
     def uses_randomness(self) -> bool:
@@ -65,6 +66,11 @@ class Kept:
     rebuilt: bool = False
     """Whether calls have changed these: some models build parts of themselves in their first call."""
     separate: bool = False
+    carries: bool = False
+    """Whether calls change what plain attributes hold."""
+    left: dict[str, Any] = field(default_factory=dict)
+    """What the first call left in attributes that held no tensor before it: another call leaves other values there
+    where it is no cache."""
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
     truths: dict[TrialPlan, tuple[Any, Reference]] = field(default_factory=dict)
     bytes: int = 0
@@ -80,7 +86,7 @@ class Kept:
         """Let go of the model and of all that was found out about it, as if nothing had been made."""
         self.forget()
         self.model = self.double = self.original = self.narrowings = self.classes = None
-        self.without_double, self.rebuilt, self.separate = "", False, False
+        self.without_double, self.rebuilt, self.separate, self.carries, self.left = "", False, False, False, {}
 
     def truth(self, plan: TrialPlan, given: Any) -> Reference | None:
         """The truth about a trial in which eager gave ``given`` (outputs, state and arguments); None if unknown."""

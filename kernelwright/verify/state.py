@@ -20,6 +20,7 @@ from kernelwright.verify.flatten import clone, map_tensors, tensors_of
 _MODULE_FIELDS = frozenset(vars(nn.Module()))
 #: Methods that cast.
 _CASTS = frozenset({"float", "to", "type", "type_as", "double", "half", "bfloat16"})
+_FILLED = object()
 #: Types of 16 bits, to which a model rounds on its way.
 _HALVES = (torch.float16, torch.bfloat16)
 #: What a tensor is asked for that is no result: bits as another type has them, and attributes.
@@ -56,11 +57,17 @@ def apart(outputs: Any, module: nn.Module) -> Any:
 
 @dataclass
 class State:
-    """A copy of a module's state by path. Parameters are left out where ``parameters=False`` was asked."""
+    """A copy of a module's state by path. Parameters are left out where ``parameters=False`` was asked.
+
+    ``others`` are plain attributes without tensors: None and containers as they are, all else as `_FILLED`. ``kind`` is
+    the module's class.
+    """
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    kind: type | None = None
 
     @classmethod
     def of(cls, module: nn.Module, *, parameters: bool = True, owned: bool = True) -> State:
@@ -69,10 +76,16 @@ class State:
         state = cls(
             {name: take(p) for name, p in module.named_parameters()} if parameters else {},
             {name: take(b) for name, b in module.named_buffers()},
+            kind=type(module),
         )
         for owner, name, path in plain_attributes(module):
             value = getattr(owner, name)
             state.attributes[path] = _cloned(value) if owned else value
+        for prefix, owner in module.named_modules():
+            for name, value in vars(owner).items():
+                path = f"{prefix}.{name}" if prefix else name
+                if name not in _MODULE_FIELDS and path not in state.attributes:
+                    state.others[path] = copy.copy(value) if type(value) in (list, tuple, dict, type(None)) else _FILLED
         return state
 
     def names(self) -> set[str]:
@@ -84,7 +97,8 @@ class State:
         """Write this state into ``module`` by path, in place, converting dtypes and devices.
 
         Returns a sentence for each parameter or buffer that ``module`` lacks or has in another shape. Plain
-        attributes are set only where ``module`` has them already.
+        attributes are set only where ``module`` has them already, be it empty; those in which a call left the first
+        tensors are as before it.
         """
         problems = []
         targets = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -98,9 +112,22 @@ class State:
                 if target.grad_fn is not None and not target._is_view():
                     target.detach_()  # a buffer to which a call with gradients wrote
                 target.copy_(value)
-        for owner, name, path in list(plain_attributes(module)):
+        there = list(plain_attributes(module))
+        is_wide = any(tensor.dtype is torch.float64 for tensor in targets.values())
+        for path in self.attributes.keys() - {path for *_, path in there}:
+            prefix, _, name = path.rpartition(".")
+            owner = dict(module.named_modules()).get(prefix)
+            present = _FILLED if owner is None else vars(owner).get(name, _FILLED)
+            if present is None or (type(present) in (list, tuple, dict) and not present):
+                setattr(owner, name, map_tensors(_cloned(self.attributes[path]), lambda t: t.double() if is_wide
+                                                 and t.dtype.is_floating_point else t))
+        for owner, name, path in there:
             if path in self.attributes:
                 setattr(owner, name, _like(getattr(owner, name), self.attributes[path]))
+            elif self.others.get(path, _FILLED) is not _FILLED:
+                setattr(owner, name, copy.copy(self.others[path]))
+            elif path not in self.others and type(module) is self.kind:
+                delattr(owner, name)
         return tuple(problems)
 
     def tracked(self) -> dict[str, Any]:

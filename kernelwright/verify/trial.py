@@ -17,7 +17,7 @@ from kernelwright.verify.choices import CHOSEN, decided_otherwise, may_be_chosen
 from kernelwright.verify.compare import compare, compare_changed, compare_with_eager
 from kernelwright.verify.computation import settled
 from kernelwright.verify.distributions import AS_GIVEN, DISTRIBUTIONS
-from kernelwright.verify.drawn import inputs_of, set_parameters
+from kernelwright.verify.drawn import inputs_of, set_state
 from kernelwright.verify.flatten import clone_tensors, tensors_of
 from kernelwright.verify.form import differences, forms
 from kernelwright.verify.kept import ByModel, Kept
@@ -135,8 +135,7 @@ class Bench:
 
     def _into_state_of(self, plan: TrialPlan) -> None:
         """Put the model into the state in which a trial calls it."""
-        self.original.apply(self.eager)
-        set_parameters(self.eager, plan)
+        set_state(self.eager, self.original, plan, self.make_inputs, self.kept.carries)
 
     def _both_raise(self, plan: TrialPlan, model: ByModel, gates: bool, started: float) -> Trial | Refused:
         """A trial on inputs on which the model raises: so must the candidate, an exception of the same class."""
@@ -188,7 +187,7 @@ class Bench:
                     problems["the candidate changes PyTorch's random state, the model does not"] = "random-state"
                 elif model.uses_randomness and not equal_states(model.random_after, random_own):
                     problems["the random state after the call is not the model's"] = "random-state-after"
-                problems |= differences(forms(called.outputs, own, self.candidate), model.forms)
+                problems |= differences(forms(called.outputs, own, self.candidate, model.changed), model.forms)
                 problems |= dict.fromkeys(changed_parameters(self.eager, self.candidate), "parameter-changed")
                 problems |= dict.fromkeys(changed_inputs(inputs, model.arguments, own), "input-changed")
                 calls.state = State.of(self.candidate, parameters=False).tracked()
@@ -235,8 +234,7 @@ class Bench:
         called = call(self.eager, arguments, recording=self.recording)
         if called.error is not None:
             return Refused(f"the model itself fails on these inputs: {called.error}")
-        made = ByModel(list(inputs), before, arguments, called, random_before, random_state(),
-                       forms=forms(called.outputs, arguments, self.eager))
+        made = self._called(list(inputs), before, arguments, called, random_before)
         state = State.of(self.eager, parameters=False).tracked()
         known = self.kept.trials.get(like) if like is not None else None
         if known is not None and known.reference is not None and known.reference.words == FLOAT64:
@@ -258,9 +256,17 @@ class Bench:
         arguments = clone_tensors(inputs)
         random_before = seed_all(plan.seed)
         called = call(self.eager, arguments, recording=self.recording)
-        drawn = random_state()
+        return self._called(inputs, before, arguments, called, random_before)
+
+    def _called(self, inputs: list[Any], before: State, arguments: list[Any], called: Called,
+                random_before: list[torch.Tensor]) -> ByModel:
+        """What the model's call has shown, right after it."""
+        drawn, after = random_state(), State.of(self.eager, parameters=False, owned=False)
+        changed = tuple(name for name, value in after.attributes.items()
+                        if name not in before.attributes or not identical(before.attributes[name], value))
+        self.kept.carries = self.kept.carries or bool(changed)
         return ByModel(inputs, before, arguments, called, random_before, drawn,
-                       forms=forms(called.outputs, arguments, self.eager))
+                       forms=forms(called.outputs, arguments, self.eager, changed), changed=changed)
 
     def _eager_varies(self, plan: TrialPlan, model: ByModel) -> bool:
         """Whether the model itself gives other bits in one of a few further calls."""
@@ -318,7 +324,8 @@ class Bench:
         for name, value in eager_state.items():
             if name in calls.state:
                 wanted[name] = value
-            elif name in before and not identical(before[name], value):  # what was not there before is a cache
+            elif not identical(before.get(name, self.kept.left.setdefault(name, value)), value):
+                # What is the same after every call, and was not there before the first one, is a cache.
                 problems[f"the model updates {name}, the candidate does not have it"] = "state-missing"
         got = {name: calls.state[name] for name in wanted}
         expected = {name: (reference.state or {}).get(name, value) for name, value in wanted.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -131,7 +131,7 @@ def test_drawn_in_place(draw: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
 def test_spectral_norm_of_a_training_layer() -> None:
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 5))).double().train()
-    graph = capture(model, (X,), check_state=lambda: ())
+    graph = capture(model, (X,), check_state=lambda changed: ())
     assert {e.name for e in graph.effects} == {"0.weight_u", "0.weight_v"}
 
 
@@ -251,7 +251,8 @@ def test_library_code_that_looks_at_values_is_no_fault_of_the_model(forward: Cal
 def test_changed_attributes_are_noticed(forward: Callable[..., Any], attribute: str) -> None:
     asked: list[str] = []
 
-    def carried() -> list[str]:
+    def carried(changed: Sequence[str]) -> list[str]:
+        assert attribute in changed
         asked.append(attribute)
         return [attribute]
 

@@ -28,6 +28,7 @@ from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrenc
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.problem.arguments import received
 from kernelwright.problem.outside import read_outside
+from kernelwright.problem.state import attribute_of
 
 
 @contextmanager
@@ -55,6 +56,8 @@ def values_of(model: torch.nn.Module, graph: Graph, inputs: Sequence[Any]) -> di
             for part in node["name"].split("."):
                 owner = getattr(owner, part)
             values[node["name"]] = owner
+        elif node.op == "buffer" and node["name"] not in values:  # in a plain attribute
+            values[node["name"]] = attribute_of(model, node["name"]).detach().clone()
     return values
 
 

@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from kernelwright.algebra.engine import rewrite
+from kernelwright.capture.carried import Carries
 from kernelwright.capture.export import capture
 from kernelwright.device_lock import clock
 from kernelwright.errors import describe
 from kernelwright.ir.graph import Graph
-from kernelwright.problem import Problem, probe_forward
+from kernelwright.problem import Problem
 from kernelwright.problem.inputs import map_tensors
-from kernelwright.problem.state import in_mode_of
+from kernelwright.problem.probe import carried_attributes
+from kernelwright.problem.state import in_mode_of, modes_of
 from kernelwright.roofline.cost import floor, graph_work, least_bytes
 from kernelwright.roofline.peaks import current_device
 from kernelwright.verify.certificate import Plan
@@ -83,6 +85,11 @@ def find_effects(problem: Problem, model: nn.Module, seed: int) -> Effects:
     before = original.tracked() | original.parameters
     now = after.tracked() | after.parameters
     changed = [n for n, v in now.items() if n in before and not identical(before[n], v)]
+    if new := now.keys() - before.keys():  # caches are the same after calls on other inputs
+        original.apply(model)
+        _called(model, problem.make_inputs(seed + 1), seed)
+        other = State.of(model).tracked()
+        changed += [name for name in now if name in new and not identical(now[name], other.get(name))]
     same = all(identical(v, (repeated.tracked() | repeated.parameters).get(n)) for n, v in now.items() if n in before)
     uses_random = not equal_states(seed_all(seed), drawn)
     by_values = None
@@ -176,13 +183,19 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 def captured(problem: Problem, model: nn.Module, seed: int) -> Graph | Exception:
     """The model's graph, or why there is none."""
-    try:
-        return capture(model, problem.make_inputs(seed), name=problem.class_name,
-                       file=str(problem.path) if problem.path else None,
-                       fresh=lambda: in_mode_of(problem.make_model(seed), model),
-                       check_state=lambda: probe_forward(problem, seed).state_attributes)
-    except Exception as reason:
-        return reason
+    attributes: tuple[str, ...] = ()
+    while True:
+        try:
+            return capture(model, problem.make_inputs(seed), name=problem.class_name,
+                           file=str(problem.path) if problem.path else None,
+                           fresh=lambda: in_mode_of(problem.make_model(seed), model), attributes=attributes,
+                           check_state=lambda changed: carried_attributes(problem, seed, changed, modes_of(model)))
+        except Carries as state:
+            if set(state.names) <= set(attributes):  # they are there after a first call alone
+                return state
+            attributes = (*attributes, *state.names)
+        except Exception as reason:
+            return reason
 
 
 def find_roof(problem: Problem, model: nn.Module, graph: Graph | Exception, outputs: Any, seed: int,

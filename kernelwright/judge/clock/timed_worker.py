@@ -118,9 +118,11 @@ class TimedWorker:
         packer = Packer()
         pack = lambda value: encode(value, lambda t: {"t": packer.add(t.detach())})  # noqa: E731
         payload: dict[str, Any] = {"slot": slot, "keep": keep, "training": self.training, "inputs": pack(contents)}
+        empty = {path: None for path, value in state.others.items() if value is None}  # calls may leave tensors there
         payload["state"] = [{"kind": kind, "path": path, "value": pack(value)}
                             for kind, values in (("p", state.parameters if parameters else {}), ("b", state.buffers),
-                                                 ("a", state.attributes)) for path, value in values.items()]
+                                                 ("a", {**empty, **state.attributes}))
+                            for path, value in values.items()]
         self.ask("prepare", payload | self.worker.pack(packer))
         self.worker.inputs.release()
 

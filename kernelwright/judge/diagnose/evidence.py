@@ -14,7 +14,7 @@ from torch import nn
 from kernelwright.device_lock import clock
 from kernelwright.problem.memory import available_memory
 from kernelwright.problem.state import in_mode_of
-from kernelwright.verify.drawn import inputs_of, set_parameters
+from kernelwright.verify.drawn import inputs_of, set_state
 from kernelwright.verify.flatten import clone_tensors, flatten, tensors_of
 from kernelwright.verify.memory import poison_before, poisoned_empty
 from kernelwright.verify.observe import call, identical, seed_all, without_tf32
@@ -89,8 +89,7 @@ def _collect(model: nn.Module, candidate: nn.Module, make_inputs: Callable[[int]
     in_mode_of(candidate, model)
     original = State.of(model)
     known = _known(model, original, make_inputs, [t for t in trials if t != plan])
-    original.apply(model)
-    set_parameters(model, plan)
+    set_state(model, original, plan, make_inputs)
     before = State.of(model)
     inputs = _drawn(make_inputs, plan, plan.seed)
 
@@ -192,8 +191,7 @@ def _known(model: nn.Module, original: State, make_inputs: Callable[[int], Seque
     """What eager gives in other trials, as far as that fits into a modest amount of memory."""
     known: list[Any] = []
     for plan in plans:
-        original.apply(model)
-        set_parameters(model, plan)
+        set_state(model, original, plan, make_inputs)
         outputs, _, _ = _called(model, State.of(model), _drawn(make_inputs, plan, plan.seed), plan.seed)
         if outputs is not None:
             known.append(outputs)

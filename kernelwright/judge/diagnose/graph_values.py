@@ -41,7 +41,7 @@ class GraphValues:
     def __init__(self, model: nn.Module, evidence: Evidence, file: str | None = None) -> None:
         evidence.state.apply(model)
         try:
-            self.graph: Graph = capture(model, list(evidence.inputs), file=file, check_state=lambda: ())
+            self.graph: Graph = capture(model, list(evidence.inputs), file=file, check_state=lambda changed: ())
         except Exception as error:  # whatever keeps a model from being captured, patterns do not need it
             raise NoGraph(str(error)) from error
         self.evidence = evidence
