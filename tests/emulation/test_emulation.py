@@ -468,13 +468,29 @@ def test_bad_addresses_fail_and_the_process_lives_on() -> None:
     assert fault("exited_fine") is None
 
 
-def test_sanitized_build_catches_misalignment_bounds_and_overflow() -> None:
-    assert "misaligned address" in fault("misaligned", sanitize=True)
-    message = fault("static_overrun", sanitize=True)
-    assert re.search(r"array index \d+ out of bounds at kernel.cu:\d+", message)
-    assert "signed multiplication overflows" in fault("index_overflow", sanitize=True)
+@pytest.mark.parametrize(
+    ("name", "statement", "thread"),
+    [("misaligned", "const float4 v", 0), ("static_overrun", "s[at] = y[at];", 32), ("index_overflow", "const int", 0)],
+)
+def test_sanitized_build_says_thread_and_line(name: str, statement: str, thread: int) -> None:
+    """A misaligned pointer, an index outside its array and an overflow end the launch where they are."""
+    text = TEXTS["faults"]
+    line = 1 + text.count("\n", 0, text.index(statement, text.index(f"void {name}(")))
+    message = fault(name, sanitize=True)
+    assert f"thread ({thread}, 0, 0): a misaligned or null pointer, an index outside its array" in message
+    assert f" at kernel.cu:{line})" in message
+
+
+def test_sanitized_build_lets_pass_what_is_right() -> None:
     assert fault("static_overrun", threads=32, sanitize=True) is None
     assert fault("exited_fine", sanitize=True) is None
+
+
+def test_without_a_tool_that_knows_lines_the_fault_is_still_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = compile_emulated(TEXTS["faults"], sanitize=True)
+    monkeypatch.setenv("PATH", "")
+    message = call(library, "run_static_overrun", np.ones(4096, np.float32), 1, 64, 0)
+    assert "an index outside its array" in message and "kernel.cu" not in message
 
 
 def configuration(grid=(1, 1, 1), block=(32, 1, 1), shared=128, opt_in=0) -> tuple[str | None, np.ndarray]:

@@ -157,7 +157,7 @@ def unit(sources: Sequence[Source]) -> str:
 
 def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, sanitize: bool = True
           ) -> list[tuple[ctypes.CDLL, Source]]:
-    """A library for each kernel: two translation units, compiled side by side (``sanitize``: in twice the time)."""
+    """A library for each kernel: two translation units, compiled side by side (``sanitize``: half as long again)."""
     return compiled([source(Geometry(kernel, tiling), f"k{n}", whole) for n, (kernel, tiling) in enumerate(kernels)],
                     sanitize)
 

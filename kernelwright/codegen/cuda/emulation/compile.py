@@ -17,20 +17,24 @@ from pathlib import Path
 
 _FLAGS = (
     "-std=c++17",
-    "-O2",
+    # Kernels run a few times: -O2 takes the compiler half as long again, and they are hardly faster for it.
+    "-O1",
     "-fPIC",
     "-fno-strict-aliasing",
     # Nothing is fused that the source does not fuse, so results do not depend on the processor.
     "-ffp-contract=off",
     "-w",
 )
-# Object size, shift and float-cast checks are left out: the device defines what those operations do. Of -O2 the checks
-# make nearly three times as much work for the compiler, for kernels that are called a few times.
+# Object size, shift and float-cast checks are left out: the device defines what those operations do. A check that fails
+# is an instruction of its own, whose line the launch's message has. Calls of a sanitizer's run-time library, with what
+# they would be told, make half as much work again for the compiler, and kernels of half the speed.
 _SANITIZE = (
-    "-O1",
     "-fsanitize=alignment,bounds,null,integer-divide-by-zero,signed-integer-overflow",
-    "-DKERNELWRIGHT_EMULATION_SANITIZE=1",
+    "-fsanitize-undefined-trap-on-error",
+    "-g1",
 )
+# Registers are given out without a look at loops: g++'s share of work for them is a tenth of its time.
+_GNU = ("-fira-region=one",)
 #: The emulation's headers, each after those that it uses.
 _HEADERS = ("emulation", "fibers", "meetings", "shared", "blocks", "launches", "device", "math", "runtime", "tensor",
             "mma")
@@ -51,7 +55,8 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
 
     ``source`` exports its entry points as ``extern "C"`` functions; "device" pointers are the
     process's own. With ``sanitize``, misaligned accesses, indices outside arrays of known extent,
-    null pointers, signed overflow and division by zero end the launch with a message.
+    null pointers, signed overflow and division by zero end the launch with a message that has the
+    line; in the source's host code they end the process.
 
     The library is kept under ``$XDG_CACHE_HOME/kernelwright/emulation`` (``~/.cache`` without the
     variable), under a name derived from the source, the header, the flags and the compiler, and is
@@ -64,10 +69,12 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
     compiler = shutil.which(wanted)
     if compiler is None:
         raise EmulationError(f"the CUDA emulation needs a C++ compiler; {wanted} is not there")
-    flags = [*_FLAGS, *_processor_flags(), *(_SANITIZE if sanitize else ())]
+    version = _compiler_version(compiler)
+    flags = [*_FLAGS, *(_GNU if "Free Software Foundation" in version else ()), *_processor_flags(),
+             *(_SANITIZE if sanitize else ())]
     header = emulation_text()
     text = source + _launch_bounds(source)
-    environment = (header, _compiler_version(compiler), *flags)
+    environment = (header, version, *flags)
     folder = _cache_folder()
     library = folder / f"{_digest(text, *environment)}.so"
     if not library.exists():
@@ -112,7 +119,7 @@ def _compile(compiler: str, flags: list[str], header: Path, text: str, build: Pa
     """Writes ``kernel.cu`` to ``build`` and compiles it to ``kernel.so`` there.
 
     Linking is a step of its own, without the sanitizer flags: they would link the sanitizer's
-    run-time library, whose part the header takes.
+    run-time library, which nothing here calls.
     """
     (build / "kernel.cu").write_text(text)
     steps = (

@@ -1,6 +1,6 @@
 // Executes generated CUDA source on the CPU, strictly, as a test bed.
 //
-//   g++ -std=c++17 -O2 -fPIC -shared -include TEXT -x c++ kernel.cu -o kernel.so
+//   g++ -std=c++17 -O1 -fPIC -shared -include TEXT -x c++ kernel.cu -o kernel.so
 //
 // Each thread of a block is a fiber; all fibers run on the launching OS thread, blocks one after another.
 // A launch is synchronous. A kernel that breaks a rule of the CUDA model (a barrier that part of the block

@@ -100,6 +100,7 @@ struct Machine {
   bool marked = false;  // a mark was set: those that wait for one look again
   bool failed = false;
   char failure[400];
+  const void* trapped = nullptr;  // the instruction at which a sanitizer's check failed
   unsigned threads = 0, live = 0;  // of the cluster that runs
   unsigned block_threads = 0, cluster = 1;
   unsigned waiting = 0, predicate_count = 0, barrier_result = 0;

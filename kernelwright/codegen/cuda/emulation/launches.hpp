@@ -2,13 +2,23 @@
 
 namespace kw_emulation {
 
-static struct sigaction previous_segv, previous_bus, previous_fpe;
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+static struct sigaction previous_actions[sizeof(kSignals) / sizeof(*kSignals)];
+
+static void put_previous_actions() {
+  size_t at = 0;
+  for (const int number : kSignals) sigaction(number, &previous_actions[at++], nullptr);
+}
 
 // A fault in a kernel becomes that launch's failure; any other goes to the handler that was there before.
 static void on_signal(int number, siginfo_t* info, void*) {
   if (!in_kernel || !pthread_equal(pthread_self(), kernel_thread)) {
-    sigaction(number, number == SIGSEGV ? &previous_segv : number == SIGBUS ? &previous_bus : &previous_fpe, nullptr);
+    put_previous_actions();
     return;  // The instruction faults again.
+  }
+  if (number == SIGILL || number == SIGTRAP) {
+    machine().trapped = info->si_addr;
+    fail("a misaligned or null pointer, an index outside its array, a signed overflow or a division by zero");
   }
   if (number == SIGFPE) fail("integer division by zero or overflow");
   const char* const address = static_cast<const char*>(info->si_addr);
@@ -31,17 +41,29 @@ struct SignalGuard {
     action.sa_sigaction = on_signal;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &previous_segv);
-    sigaction(SIGBUS, &action, &previous_bus);
-    sigaction(SIGFPE, &action, &previous_fpe);
+    size_t at = 0;
+    for (const int number : kSignals) sigaction(number, &action, &previous_actions[at++]);
   }
   ~SignalGuard() {
-    sigaction(SIGSEGV, &previous_segv, nullptr);
-    sigaction(SIGBUS, &previous_bus, nullptr);
-    sigaction(SIGFPE, &previous_fpe, nullptr);
+    put_previous_actions();
     sigaltstack(&previous_stack, nullptr);
   }
 };
+
+// Where in the source an instruction of this library stands: " at kernel.cu:LINE", or nothing where no tool says so.
+static std::string source_line(const void* instruction) {
+  Dl_info library{};
+  if (!dladdr(instruction, &library) || !library.dli_fname) return "";
+  const size_t offset = static_cast<const char*>(instruction) - static_cast<const char*>(library.dli_fbase);
+  const std::string command = "addr2line -e '" + std::string(library.dli_fname) + format("' %#zx 2> /dev/null", offset);
+  char line[512] = "";
+  if (FILE* const tool = popen(command.c_str(), "r")) {
+    if (!fgets(line, sizeof(line), tool)) *line = 0;
+    pclose(tool);
+  }
+  const char* const name = strrchr(line, '/');
+  return name ? " at " + std::string(name + 1, strcspn(name + 1, " \n")) : "";
+}
 
 // The checks that a device makes, with its error codes.
 static cudaError_t check_launch(Machine& m, const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes) {
@@ -88,6 +110,7 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   m.invoke = invoke;
   m.arguments = arguments;
   m.failed = false;
+  m.trapped = nullptr;
   block_extent = block;
   grid_extent = grid;
   prepare_fibers(m, block);
@@ -118,7 +141,8 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
   // Each guard is a mapping of its own, of which a process may have 65530: many libraries would reach that.
   mprotect(m.stacks, m.threads * kStackBytes, PROT_READ | PROT_WRITE);
   for (auto& fiber : m.fibers) fiber->started = false;
-  if (m.failed) set_error(cudaErrorLaunchFailure, m.failure);
+  if (m.failed)
+    set_error(cudaErrorLaunchFailure, (m.failure + (m.trapped ? source_line(m.trapped) : std::string())).c_str());
 }
 
 template <typename T> struct Same { using type = T; };

@@ -1,4 +1,4 @@
-// What host code calls: the runtime's functions, the macros of `support.py`, and what a sanitizer reports to.
+// What host code calls: the runtime's functions, and the macros of `support.py`.
 
 // ------------------------------------------------------------------------------------------ runtime functions
 // "Device" memory is the process's own; all operations are synchronous.
@@ -155,40 +155,3 @@ static inline dim3 kw_extent(long long extent) {
   } while (0)
 
 #define KW_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(kw_emulation::machine().dynamic_data)
-
-// ------------------------------------------------------------------------------------------ sanitizer reports
-// With -fsanitize=alignment,bounds,... the compiler calls these; defining them here turns a report into the
-// launch's failure, with no run-time library.
-
-namespace kw_emulation {
-struct SourceLocation { const char* file; uint32_t line, column; };
-
-static void report(const SourceLocation* location, const std::string& what) {
-  const std::string text = what + format(" at %s:%u:%u", location->file, location->line, location->column);
-  if (in_kernel && pthread_equal(pthread_self(), kernel_thread)) fail(text);
-  fprintf(stderr, "CUDA emulation, host code: %s\n", text.c_str());
-  set_error(cudaErrorUnknown, text.c_str());
-}
-}  // namespace kw_emulation
-
-#if defined(KERNELWRIGHT_EMULATION_SANITIZE)
-#define KW_REPORT(handler) extern "C" __attribute__((visibility("hidden"), used)) void __ubsan_handle_##handler
-struct KwMismatch { kw_emulation::SourceLocation location; const void* type; unsigned char log_alignment, kind; };
-KW_REPORT(type_mismatch_v1)(KwMismatch* data, void* address) {
-  const unsigned long alignment = 1ul << data->log_alignment;
-  if (!address)
-    kw_emulation::report(&data->location, "an access through a null pointer");
-  else
-    kw_emulation::report(&data->location, kw_emulation::format("misaligned address %p: the access needs %lu bytes' "
-                                                               "alignment", address, alignment));
-}
-KW_REPORT(out_of_bounds)(kw_emulation::SourceLocation* data, void* index) {
-  kw_emulation::report(data, kw_emulation::format("array index %ld out of bounds", reinterpret_cast<long>(index)));
-}
-KW_REPORT(add_overflow)(kw_emulation::SourceLocation* d, void*, void*) { kw_emulation::report(d, "signed addition overflows"); }
-KW_REPORT(sub_overflow)(kw_emulation::SourceLocation* d, void*, void*) { kw_emulation::report(d, "signed subtraction overflows"); }
-KW_REPORT(mul_overflow)(kw_emulation::SourceLocation* d, void*, void*) { kw_emulation::report(d, "signed multiplication overflows"); }
-KW_REPORT(negate_overflow)(kw_emulation::SourceLocation* d, void*) { kw_emulation::report(d, "signed negation overflows"); }
-KW_REPORT(divrem_overflow)(kw_emulation::SourceLocation* d, void*, void*) { kw_emulation::report(d, "division by zero or overflow"); }
-#undef KW_REPORT
-#endif
