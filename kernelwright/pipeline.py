@@ -18,7 +18,7 @@ from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import unwritable
 from kernelwright.launching import graphs_wanted
-from kernelwright.modes import ModeProgram, described_mode, distinct
+from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
@@ -160,8 +160,8 @@ def _load(model_or_path: Any, inputs: Any, kwargs: Any, target: str, settings: S
 def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, target: str, text: str,
             notes: Sequence[str], stages: Stages, certificates: dict[str, Certificate], timings: dict[str, Any],
             module: Any) -> Result:
-    described = tuple(replace(described_mode(m, device), certificate=certificates.get(m.name),
-                              timing=timings.get(m.name)) for m in distinct(modes))
+    described = tuple(replace(with_steps(described_mode(m, device), m, device), certificate=certificates.get(m.name),
+                              timing=timings.get(m.name)) for m in distinct(named_modes(modes)))
     # What is said is of what the file does: kernels that it does not have are no entry beside eager.
     described = tuple(m if m.runs else replace(
         m, timing=m.timing and m.timing.of_original(),
@@ -171,4 +171,4 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
             and (found := m.timing.compiled_wins(replaced=m.runs))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
     return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
-                  dict(stages.seconds), module, construction(problem))
+                  dict(stages.seconds), module, construction(problem), device)

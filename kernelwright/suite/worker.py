@@ -27,6 +27,7 @@ from kernelwright import device_lock
 from kernelwright.errors import InternalError, KernelwrightError, NotChecked, NotEnoughMemory, VerificationFailed
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
+from kernelwright.suite.results import IN_FULL
 
 #: What a run imports on its way.
 PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "torch._dynamo.backends.inductor",
@@ -100,8 +101,7 @@ def warm_up() -> None:
 
 def _slim(document: dict[str, Any]) -> dict[str, Any]:
     """The report's document without texts that stand elsewhere, and without the path on this machine."""
-    modes = [{key: value for key, value in mode.items() if key not in ("graph", "rewritten")}
-             for mode in document["modes"]]
+    modes = [{key: value for key, value in mode.items() if key not in IN_FULL} for mode in document["modes"]]
     return {key: value for key, value in document.items() if key != "path"} | {"modes": modes}
 
 
