@@ -28,7 +28,7 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
-from kernelwright.plan.steps import captured_steps, planned_steps
+from kernelwright.plan.steps import captured_steps, planned_steps, rewritten_alone
 from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
@@ -122,7 +122,9 @@ def with_steps(mode: Mode, program: ModeProgram, device: Device) -> Mode:
     if not program.captured.outputs:
         return mode
     steps = planned_steps(program.plan, program.captured, device) if program.runs else ()
-    return replace(mode, captured_steps=captured_steps(program.captured, device), steps=steps, regions=program.regions)
+    count, seconds = rewritten_alone(program.rewriting.graph, program.captured, device)
+    return replace(mode, captured_steps=captured_steps(program.captured, device), rewritten_operators=count,
+                   rewritten_seconds=seconds, steps=steps, regions=program.regions)
 
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:

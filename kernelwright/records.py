@@ -87,9 +87,7 @@ class Step:
     neither is known. operations: floating point. bytes: to and from memory. seconds: of arithmetic or of memory,
     whichever takes longer, without the launch. least_seconds: what no version of this step alone can beat.
     reads: numbers of the steps, in the same program, whose results it reads. replaces: of a step of the file's program,
-    numbers of the captured operators whose work it does. covered: of a step of the file's program, how many operators
-    of the rewritten graph it does the work of, each counted at its first step. covered_seconds: what these would take,
-    each by itself.
+    numbers of the captured operators whose work it does.
     """
 
     name: str
@@ -100,8 +98,6 @@ class Step:
     least_seconds: float
     reads: tuple[int, ...] = ()
     replaces: tuple[int, ...] = ()
-    covered: int = 1
-    covered_seconds: float = 0.0
     is_kernel: bool = False
 
 
@@ -162,6 +158,10 @@ class Mode:
 
     captured_steps: tuple[Step, ...] = ()
     """The captured operators in order, but for views."""
+    rewritten_operators: int = 0
+    """How many operators the rules left, but for views, and for casts that kernels do on the way."""
+    rewritten_seconds: float = 0.0
+    """What these would take, each by itself, by the cost model and without launches."""
     steps: tuple[Step, ...] = ()
     """The program of the file in order: kernels and what stays a torch call. Empty where the original stays."""
     regions: tuple[RegionUse, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kernelwright.ir.graph import Graph
@@ -35,54 +35,57 @@ def computes(node: Node) -> bool:
 
 def captured_steps(graph: Graph, device: Device) -> tuple[Step, ...]:
     """The operators of a captured graph in order, each as PyTorch runs it, by itself."""
-    nodes = [n for n in graph.nodes() if computes(n)]
+    nodes = [n for n in graph.operators() if computes(n)]
     numbers = {n: number for number, n in enumerate(nodes)}
     return tuple(_call(n, device, _read(n.inputs, numbers)) for n in nodes)
 
 
+def rewritten_alone(graph: Graph, captured: Graph, device: Device) -> tuple[int, float]:
+    """How many operators a rewritten graph has, and the seconds that they would take, each by itself and without its
+    launch. Casts that rules made are none: kernels do them on the way."""
+    before = set(captured.operators())
+    nodes = [n for n in graph.operators() if computes(n) and (n.op != "cast" or n in before)]
+    return len(nodes), sum(_alone(n, device) for n in nodes)
+
+
 def planned_steps(plan: Plan, captured: Graph, device: Device) -> tuple[Step, ...]:
     """The steps of a plan in order: its kernels, and what stays a torch call."""
-    before = {n: number for number, n in enumerate(n for n in captured.nodes() if computes(n))}
+    before = {n: number for number, n in enumerate(n for n in captured.operators() if computes(n))}
     updated = {update.value for update in plan.effects}  # a batch counter
     numbers: dict[Node, int] = {}
     found: list[Step] = []
-    counted: set[Node] = set()
     for step in plan.steps:
         if isinstance(step, KernelStep):
-            made, covers = step.outputs, tuple(n for n in dict.fromkeys(step.covers) if n not in counted)
-            described = _kernel(step, covers, device, _read(step.inputs, numbers))
+            made, stands_for = step.outputs, replaced_nodes(plan.graph, step.covers)
+            described = _kernel(step, device, _read(step.inputs, numbers))
         elif computes(step.node) and step.node not in updated:
-            made, covers = (step.node,), (step.node,)
+            made, stands_for = (step.node,), plan.graph.replaces.get(step.node, (step.node,))
             described = _call(step.node, device, _read(step.node.inputs, numbers))
         else:
             continue
-        stands_for = replaced_nodes(plan.graph, step.covers) if isinstance(step, KernelStep) \
-            else plan.graph.replaces.get(step.node, (step.node,))
         found.append(replace(described, replaces=tuple(sorted({before[n] for n in stands_for if n in before}))))
-        counted |= set(covers)
         numbers |= dict.fromkeys(made, len(found) - 1)
     return tuple(found)
 
 
+def _alone(node: Node, device: Device) -> float:
+    return max(arithmetic_seconds(node, device), node_work(node).bytes / device.read)
+
+
 def _call(node: Node, device: Device, reads: tuple[int, ...]) -> Step:
     work = node_work(node)
-    seconds = max(arithmetic_seconds(node, device), work.bytes / device.read)
-    least = _least((node,), work.bytes, device)
-    return Step(title(node), place(node.origin), work.operations, work.bytes, seconds, least, reads,
-                covered_seconds=seconds)
+    return Step(title(node), place(node.origin), work.operations, work.bytes, _alone(node, device),
+                _least((node,), work.bytes, device), reads)
 
 
-def _kernel(step: KernelStep, covers: Sequence[Node], device: Device, reads: tuple[int, ...]) -> Step:
-    """A kernel, which does the work of all that it covers and moves its own inputs and outputs alone. covers: those of
-    them that no kernel before it covers."""
+def _kernel(step: KernelStep, device: Device, reads: tuple[int, ...]) -> Step:
+    """A kernel, which does the work of all that it covers and moves its own inputs and outputs alone."""
     nodes = list(dict.fromkeys(step.covers))
     moved = sum(n.bytes for n in dict.fromkeys((*step.inputs, *step.outputs)))
     arithmetic = sum(arithmetic_seconds(n, device) for n in nodes)
-    alone = [max(arithmetic_seconds(n, device), node_work(n).bytes / device.read) for n in covers if computes(n)]
     where = next((found for n in nodes if (found := place(n.origin))), "")
     return Step(step.name, where, sum(node_work(n).operations for n in nodes), moved,
-                max(arithmetic, moved / device.read), _least(nodes, moved, device), reads, covered=len(alone),
-                covered_seconds=sum(alone), is_kernel=True)
+                max(arithmetic, moved / device.read), _least(nodes, moved, device), reads, is_kernel=True)
 
 
 def _least(nodes: Iterable[Node], moved: int, device: Device) -> float:

@@ -51,6 +51,8 @@ def mode_json(mode: Mode) -> dict[str, Any]:
         "layout": mode.layout,
         "launched": mode.launched,
         "captured_steps": plain(mode.captured_steps),
+        "rewritten_operators": mode.rewritten_operators,
+        "rewritten_seconds": plain(mode.rewritten_seconds),
         "steps": plain(mode.steps),
         "regions": plain(mode.regions),
     }

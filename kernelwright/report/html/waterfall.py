@@ -71,21 +71,25 @@ def measured_times(mode: Mode) -> tuple[tuple[float, float] | None, str]:
 
 def modelled(mode: Mode, launch: float, scale: float) -> list[Cause]:
     """The causes that the cost model knows. scale: seconds for one of its seconds."""
-    steps = mode.steps
-    alone = sum(step.covered_seconds + launch * step.covered for step in steps)
-    algebra = (modelled_seconds(mode.captured_steps, launch) - alone) if mode.rules else 0.0
-    known = _measured_names(mode)
-    kernels = [step for step in steps if step.is_kernel and step.name not in known]
-    traffic = sum(step.covered_seconds - step.seconds for step in kernels)
-    fewer = sum(step.covered - 1 for step in kernels)
+    captured = mode.captured_steps
+    before = len(captured), sum(step.seconds for step in captured)
+    left = (mode.rewritten_operators, mode.rewritten_seconds) if mode.rules else before
+    algebra = before[1] - left[1] + launch * (before[0] - left[0])
+    known = {name for region in mode.regions for name in region.kernels} | set(kernel_seconds(mode))
+    replaced = {n for step in mode.steps if step.is_kernel and step.name in known for n in step.replaces}
+    others = [step for step in mode.steps if not (step.is_kernel and step.name in known)]
+    kernels = [step for step in others if step.is_kernel]
+    traffic = left[1] - sum(captured[n].seconds for n in replaced) - sum(step.seconds for step in others)
+    fewer = left[0] - len(replaced) - len(others)
+    if not kernels:  # what is left is PyTorch's on both sides
+        traffic = fewer = 0
+    keep = "keeps to itself" if len(kernels) == 1 else "keep to themselves"
     return [
-        Cause("algebra", scale * algebra, MODELLED, f"the operators that {units.counted(len(mode.rules), 'use')} of "
-              f"rules left, in place of the {len(mode.captured_steps)} that were captured"),
-        Cause("fusion", scale * traffic, MODELLED, f"values that {units.counted(len(kernels), 'kernel')} "
-              f"{'keeps' if len(kernels) == 1 else 'keep'} to {'itself' if len(kernels) == 1 else 'themselves'}, and "
+        Cause("algebra", scale * algebra, MODELLED, f"{units.counted(left[0], 'operator')} in place of the {before[0]} "
+              "that were captured"),
+        Cause("fusion", scale * traffic, MODELLED, f"values that {units.counted(len(kernels), 'kernel')} {keep}, and "
               "that no longer go through memory"),
-        Cause("fewer launches", scale * launch * fewer, MODELLED,
-              f"{sum(step.covered for step in kernels)} operators in {units.counted(len(kernels), 'kernel')}"),
+        Cause("fewer launches", scale * launch * fewer, MODELLED, f"{fewer} of {left[0] - len(replaced)}"),
     ]
 
 
@@ -113,10 +117,6 @@ def _each(mode: Mode) -> list[KernelUse]:
     """The kernels of the program, one that is called twice twice."""
     kernels = {kernel.name: kernel for kernel in mode.kernels}
     return [kernels[step.name] for step in mode.steps if step.is_kernel and step.name in kernels]
-
-
-def _measured_names(mode: Mode) -> set[str]:
-    return {name for region in mode.regions for name in region.kernels} | set(kernel_seconds(mode))
 
 
 def _rows(begins: float, ends: float, causes: Sequence[Cause], known: str) -> list[dict[str, Any]]:
