@@ -221,7 +221,11 @@ def test_marks_stand_where_their_figures_say():
     assert len(found["table"]) == 8 and all(len(cells) == len(roofline.TABLE_HEAD) for cells in found["table"])
     copies = (dataclasses.replace(CAPTURED[0], operations=0), CAPTURED[3])
     assert roofline.roofline(mode(captured_steps=copies), GENERIC_CPU)["without"] == 1
-    assert roofline.roofline(mode(), GENERIC_CPU) is None
+    assert roofline.roofline(mode(), GENERIC_CPU) is None and found["above"] == []
+    fast = dataclasses.replace(timing(candidate=1e-4), floor_seconds=5e-3)
+    assert roofline.roofline(stepped(timing=fast), GENERIC_CPU)["above"] == ["ModelNew"]
+    assert "faster than the device's figures allow: ModelNew" in Page(render_html(result(
+        stepped(timing=fast), figures=GENERIC_CPU))).words()
     assert roofline.whole_rows(stepped(timing=busy())) == []
     names = [name for name, _ in roofline.arithmetic_roofs(H200)]
     assert len(names) == 3 and names[-1].endswith("TF32") and len(roofline.arithmetic_roofs(GENERIC_CPU)) == 1

@@ -57,6 +57,7 @@ def roofline(mode: Mode, device: Device) -> dict[str, Any] | None:
     return {
         "marks": labelled(marks), "across": across, "up": up,
         "table": [_cells(number, row) for number, row in enumerate(rows, 1)], "without": len(rows) - len(shown),
+        "above": [row.name for row in rows if row.known == MEASURED and row.seconds < row.least_seconds],
         "roofs": _roofs(roofs, across, up, device),
         "memory": {"name": f"memory: {units.memory(device.memory_peak)}/s", **_memory(device, across, up, roofs)},
     }
