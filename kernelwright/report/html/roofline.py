@@ -17,7 +17,7 @@ from kernelwright.timing.baselines import CANDIDATE, EAGER
 from kernelwright.timing.speedup import UNKNOWN
 
 WIDTH, HEIGHT = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 84, 16, 16, 40
+LEFT, RIGHT, TOP, BOTTOM = 98, 16, 16, 40
 #: The room that a mark's number takes on the chart.
 _NUMBER_WIDTH, _NUMBER_HEIGHT = 16, 11
 #: Roofs that differ by less are one.
