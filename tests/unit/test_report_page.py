@@ -205,6 +205,9 @@ def test_rows_know_what_was_measured():
     gpu = program_rows(on_a_gpu().modes[0], LAUNCH)
     assert [(row.form, row.known) for row in gpu] == [
         (OF_KERNEL, MEASURED), (OF_KERNEL, MODELLED), (OF_KERNEL, MODELLED), (CALL, MODELLED), (TOGETHER, MEASURED)]
+    alike = on_a_gpu().modes[0]
+    twice = program_rows(dataclasses.replace(alike, regions=alike.regions * 2), LAUNCH)
+    assert len(twice) == len(gpu) and (gpu[-1].count, twice[-1].count) == (1, 2)
     assert gpu[-1].name == "k1_relu + k2_mean" and gpu[-1].operations == 2 * 10**6
 
 

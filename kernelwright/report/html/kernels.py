@@ -61,7 +61,7 @@ def _passes(mode: Mode, name: str, launch: float) -> list[str]:
 
 def _measured(mode: Mode, name: str) -> list[str]:
     found = []
-    for region in mode.regions:
+    for region in dict.fromkeys(mode.regions):
         if name in region.kernels:
             others = [other for other in dict.fromkeys(region.kernels) if other != name]
             beside = f" together with {', '.join(others)}" if others else ""

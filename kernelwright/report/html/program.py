@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -57,10 +58,10 @@ def program_rows(mode: Mode, launch: float) -> list[Row]:
     """The steps of the file, then kernels that were measured together."""
     rows = _rows(mode.steps, launch, kernel_seconds(mode), CALL)
     steps = {step.name: step for step in mode.steps if step.is_kernel}
-    for region in mode.regions:
+    for region, count in Counter(mode.regions).items():
         own = [steps[name] for name in region.kernels if name in steps]
         if len(own) > 1:
-            rows.append(Row(TOGETHER, " + ".join(step.name for step in own), own[0].where, 1,
+            rows.append(Row(TOGETHER, " + ".join(step.name for step in own), own[0].where, count,
                             sum(step.operations for step in own), sum(step.bytes for step in own), region.seconds,
                             sum(step.least_seconds for step in own), MEASURED))
     return rows
