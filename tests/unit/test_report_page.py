@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from html.parser import HTMLParser
 
@@ -112,6 +113,18 @@ def busy():
                                                for n, t in found.entries.items()})
 
 
+def odd_errors():
+    """A certificate of outputs that are infinite, not a number, exact, missing, or of a trial that did not run."""
+    found = certificate()
+    (first, *others) = found.trials
+    outputs = [dataclasses.replace(first.comparison.outputs[0], **changes) for changes in (
+        {"spread": (0.0, math.nan, 1.0, math.inf), "eager_spread": (0.0,) * 4}, {"relative": math.nan},
+        {"relative": math.inf, "spread": ()}, {"reference_rms": 0.0})]
+    comparison = dataclasses.replace(first.comparison, outputs=tuple(outputs))
+    return dataclasses.replace(found, trials=(dataclasses.replace(first, comparison=comparison), dataclasses.replace(
+        others[0], comparison=None, passed=False, problems=("it raises",)), others[1]), deterministic=None)
+
+
 KINDS = {
     "kernels": lambda: result(stepped(certificate=certificate(), timing=timing()), figures=GENERIC_CPU, source=FILE),
     "all original": lambda: result(mode(kernels=(), rules=(), replaced=0, captured_steps=CAPTURED,
@@ -124,6 +137,9 @@ KINDS = {
     "no timing": lambda: result(stepped(), figures=GENERIC_CPU, path=None),
     "busy": lambda: result(stepped(certificate=certificate(), timing=busy()), figures=GENERIC_CPU),
     "gpu": on_a_gpu,
+    "odd figures": lambda: result(stepped(
+        captured_steps=(*CAPTURED, Step("copy", "", 0, 0, 0.0, 0.0, (3,))), certificate=odd_errors(), timing=timing(),
+        floor_seconds=math.inf, regions=(RegionUse(("k0_region_sum",), 0.0, 0.0),)), figures=GENERIC_CPU),
     "no steps": lambda: result(mode(kernels=(KERNEL, CONTRACTION))),
     "nothing captured": lambda: result(mode(kernels=(), rules=(), replaced=0, operators=0, kept=()),
                                        figures=GENERIC_CPU),
@@ -190,6 +206,9 @@ def test_kernels_stand_below_the_users_lines_with_their_texts(results):
     assert found["text"] == "text" and [rule["name"] for rule in found["rules"]] == ["sum of a convolution"]
     assert found["why"] == ["3 operators as captured: 1.00 GFLOP, 112 MB, 7.01 ms as modelled. This kernel: "
                             "2.00 MFLOP, 40.0 MB, 2.00 ms as modelled."]
+    shared = dataclasses.replace(PROGRAM[1], replaces=(2, 3))
+    (found,) = kernels.kernels(stepped(steps=(PROGRAM[0], shared)), {}, LAUNCH)
+    assert found["why"][1] == "The work of these operators is shared with linear: all together 2.51 ms as modelled."
     (_, second, third) = kernels.kernels(on_a_gpu().modes[0], {}, LAUNCH)
     assert "together with k2_mean: 1.00 ms, the torch calls 4.00 ms" in second["why"][1] and third["why"]
 

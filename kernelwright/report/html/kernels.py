@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.records import KernelUse, Mode, RuleUse
+from kernelwright.records import KernelUse, Mode, RuleUse, Step
 from kernelwright.report import units
 from kernelwright.report.html.program import MEASURED, modelled_seconds
 from kernelwright.report.text import figures
@@ -56,7 +56,17 @@ def _passes(mode: Mode, name: str, launch: float) -> list[str]:
     return [f"{units.counted(len(before), 'operator')} as captured: "
             f"{units.operations(sum(s.operations for s in before))}, {units.memory(moved)}, {units.seconds(seconds)} "
             f"as modelled. This kernel: {units.operations(step.operations)}, {units.memory(step.bytes)}, "
-            f"{units.seconds(step.seconds + launch)} as modelled."]
+            f"{units.seconds(step.seconds + launch)} as modelled.", *_shared(mode, step, launch)]
+
+
+def _shared(mode: Mode, step: Step, launch: float) -> list[str]:
+    """The other steps that do some of the work of the same captured operators."""
+    others = [other for other in mode.steps if other is not step and not set(step.replaces).isdisjoint(other.replaces)]
+    if not others:
+        return []
+    names = ", ".join(dict.fromkeys(other.name for other in others))
+    return [f"The work of these operators is shared with {names}: all together "
+            f"{units.seconds(modelled_seconds([step, *others], launch))} as modelled."]
 
 
 def _measured(mode: Mode, name: str) -> list[str]:

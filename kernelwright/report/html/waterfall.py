@@ -89,7 +89,7 @@ def modelled(mode: Mode, launch: float, scale: float) -> list[Cause]:
               "that were captured"),
         Cause("fusion", scale * traffic, MODELLED, f"values that {units.counted(len(kernels), 'kernel')} {keep}, and "
               "that no longer go through memory"),
-        Cause("fewer launches", scale * launch * fewer, MODELLED, f"{fewer} of {left[0] - len(replaced)}"),
+        Cause("fewer launches", scale * launch * fewer, MODELLED, f"{len(others)} in place of {len(others) + fewer}"),
     ]
 
 
