@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from kernelwright.records import Kept, RuleUse
 from kernelwright.report import units
@@ -80,7 +81,7 @@ def _problem(score: ProblemScore, record: Mapping[str, Any], baselines: Sequence
                   for index, (text, key) in enumerate(cells)],
         "error": {"what": error} if isinstance(error, str) and error else error,
         "modes": [_mode(mode, f"{mode['name']} mode" if len(modes) > 1 else "") for mode in modes],
-        "notes": result.get("notes"),
+        "notes": result.get("notes"), "page": quote(record.get("page") or ""),
         "facts": [
             ("level", score.level), ("state", score.state), ("kind", score.kind), ("stages", stages),
             ("took", units.seconds(record["seconds"]) if record.get("seconds") is not None else ""),

@@ -40,6 +40,8 @@ class Record(TypedDict):
     """What ``bench --propose`` keeps of a run's document."""
     emitted: str | None
     """Path of the file below the output folder."""
+    page: str | None
+    """Path of the report's page there."""
     log: str | None
     """Path below the output folder."""
     stage: str

@@ -40,7 +40,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Optimize one problem file: the outcome's state, error, result and memory, as plain data.
 
-    ``task``: problem (its name), path, emitted (path of the file to write), logs (folder), settings.
+    ``task``: problem (its name), path, emitted and page (paths of the files to write), logs (folder), settings.
     """
     import torch
 
@@ -50,8 +50,9 @@ def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]
     _silence(torch)
     outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None, "short_of_memory": False}
     try:
-        settings = Settings(**task["settings"], output=Path(task["emitted"]), force=True)
+        settings = Settings(**task["settings"], output=Path(task["emitted"]), report=Path(task["page"]), force=True)
         result = optimize(task["path"], settings=settings, progress=progress)
+        outcome["page"] = Path(task["page"]).is_file()
         outcome["result"] = _slim(as_json(result))
         certificates = [mode.certificate for mode in result.modes if mode.certificate is not None]
         if not certificates:
