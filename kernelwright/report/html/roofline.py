@@ -78,9 +78,9 @@ def arithmetic_roofs(device: Device) -> list[tuple[str, float]]:
     """(name, operations in a second) of what float32 work may use, from below, without those that are nearly the same.
     """
     found: list[tuple[str, float]] = []
-    best = device.best_arithmetic()
-    for name, rate in (("float32 multiply-adds", device.float32), ("fastest units, float32's accuracy", best),
-                       ("fastest units, TF32", device.best_arithmetic(tf32=True) if device.kind == "cuda" else best)):
+    for name, rate in (("float32 multiply-adds", device.float32),
+                       ("fastest units, float32's accuracy", device.best_arithmetic()),
+                       ("fastest units, TF32", device.best_arithmetic(tf32=device.rounds_products))):
         if not found or rate > _SAME * found[-1][1]:
             found.append((name, rate))
     return found
