@@ -52,12 +52,14 @@ def _kernelwright(version: Annotated[bool, typer.Option(
 
 
 @app.command(epilog=_examples("optimize model.py", "optimize model.py -o fast.py --effort quick",
+                              "optimize model.py --report report.html",
                               "optimize model.py --target cpp --threads 8 --json > result.json"))
 def optimize(
     path: options.Problem,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="The emitted file; by default NAME_new.py beside PATH.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    report: options.Report = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace these files if they exist.")] = False,
     target: options.Target = "auto",
     precision: options.Precision = "match",
     contractions: options.Contractions = "auto",
@@ -84,7 +86,7 @@ def optimize(
         silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
-                            output=output, seed=seed, threads=threads, tiny=tiny, model=model)
+                            output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 

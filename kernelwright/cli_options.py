@@ -25,6 +25,9 @@ Contractions = Annotated[str, typer.Option(
     "win; auto is measured where PyTorch sees a CUDA device, else library.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
 Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
+Report = Annotated[Path | None, typer.Option(
+    "--report", metavar="FILE.html", help="Write the whole report as a page, too: charts, graphs, errors and "
+    "times with their spread, each kernel's text.")]
 Effort = Annotated[str, typer.Option(
     metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]

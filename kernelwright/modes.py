@@ -17,7 +17,7 @@ from torch import nn
 
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
-from kernelwright.codegen.generate import KernelFailed, NoSkeleton
+from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
 from kernelwright.codegen.source import Unsuitable
 from kernelwright.emit.facts import is_recordable
 from kernelwright.emit.file import Variant
@@ -28,7 +28,8 @@ from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
-from kernelwright.records import Mode, words_of
+from kernelwright.plan.steps import captured_steps, planned_steps, rewritten_alone
+from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
 
@@ -42,7 +43,7 @@ class ModeProgram:
 
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
     what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
-    program is PyTorch's calls alone, for the sake of that graph.
+    program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ModeProgram:
     notes: tuple[str, ...] = ()
     graph: bool = False
     one_launch: bool = False
+    regions: tuple[RegionUse, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -101,6 +103,28 @@ def described_mode(mode: ModeProgram, device: Device) -> Mode:
     found = describe(mode.name, mode.captured, mode.rewriting, mode.plan, device,
                      texts=(render(mode.captured), render(mode.rewriting.graph)))
     return replace(found, launched=mode.launched)
+
+
+def named_modes(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
+    """The modes with the names that their kernels have in one file of all of them."""
+    plans = iter(named([m.plan for m in modes if m.runs]))
+    found = []
+    for mode in modes:
+        plan = next(plans) if mode.runs else mode.plan
+        names = {old.name: new.name for old, new in zip(mode.plan.kernels, plan.kernels, strict=True)}
+        found.append(replace(mode, plan=plan, regions=tuple(
+            replace(r, kernels=tuple(names[name] for name in r.kernels)) for r in mode.regions)))
+    return found
+
+
+def with_steps(mode: Mode, program: ModeProgram, device: Device) -> Mode:
+    """What is known of a mode with its program step by step, before and after."""
+    if not program.captured.outputs:
+        return mode
+    steps = planned_steps(program.plan, program.captured, device) if program.runs else ()
+    count, seconds = rewritten_alone(program.rewriting.graph, program.captured, device)
+    return replace(mode, captured_steps=captured_steps(program.captured, device), rewritten_operators=count,
+                   rewritten_seconds=seconds, steps=steps, regions=program.regions)
 
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:

@@ -16,9 +16,9 @@ from kernelwright.codegen.generate import TARGETS, chosen, is_here
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
-from kernelwright.failures import unwritable
+from kernelwright.failures import is_ours, told, unwritable
 from kernelwright.launching import graphs_wanted
-from kernelwright.modes import ModeProgram, described_mode, distinct
+from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
@@ -43,7 +43,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     dictionary of keyword arguments, a list of both, or the one argument itself. ``kwargs`` are keyword arguments beside
     positional ``inputs``. ``options`` are fields of
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
-    module given from Python only where ``output`` says so.
+    module given from Python only where ``output`` says so, and the page of ``report`` at the end.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
     budget replaces it.
     Raises KernelwrightError for what the user can mend; then nothing is written.
@@ -61,8 +61,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     check_versions(torch.__version__)
     target = chosen(settings.target)
     path = settings.output or default_path(model_or_path)
-    if path is not None:
-        check_output(path, settings.force)
+    for written_to in filter(None, (path, settings.report)):
+        check_output(written_to, settings.force)
     if is_here(target):
         find_compiler(TARGETS[target])
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
@@ -93,7 +93,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         keep(text)
         if path is not None:
             result = replace(result, path=path)
-    return result
+    return result if settings.report is None else _with_page(result, settings.report, settings.force, stages)
 
 
 def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -121,6 +121,18 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
         with stages.stage("generate"):
             modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
+
+
+def _with_page(result: Result, page: Path, force: bool, stages: Stages) -> Result:
+    """The result with the page of its report written, or with a note where that failed: the file is there."""
+    try:
+        with stages.stage("report"):
+            result.save_report(page, force=force)
+    except Exception as error:
+        if not is_ours(error):
+            raise
+        return replace(result, notes=(*result.notes, f"The page {page.name} is not written: {told(error)}."))
+    return result
 
 
 @contextmanager
@@ -160,8 +172,8 @@ def _load(model_or_path: Any, inputs: Any, kwargs: Any, target: str, settings: S
 def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, target: str, text: str,
             notes: Sequence[str], stages: Stages, certificates: dict[str, Certificate], timings: dict[str, Any],
             module: Any) -> Result:
-    described = tuple(replace(described_mode(m, device), certificate=certificates.get(m.name),
-                              timing=timings.get(m.name)) for m in distinct(modes))
+    described = tuple(replace(with_steps(described_mode(m, device), m, device), certificate=certificates.get(m.name),
+                              timing=timings.get(m.name)) for m in distinct(named_modes(modes)))
     # What is said is of what the file does: kernels that it does not have are no entry beside eager.
     described = tuple(m if m.runs else replace(
         m, timing=m.timing and m.timing.of_original(),
@@ -171,4 +183,4 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
             and (found := m.timing.compiled_wins(replaced=m.runs))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
     return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
-                  dict(stages.seconds), module, construction(problem))
+                  dict(stages.seconds), module, construction(problem), device)

@@ -45,6 +45,7 @@ from kernelwright.modes import (
     described_mode,
     distinct,
     keeping,
+    named_modes,
     stepped_back,
     unknown,
     unplanned,
@@ -308,7 +309,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     variants = [Variant(m.name, p, m.model, example, m.recordings, m.graph) for m, p in zip(useful, plans, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
-    described = [described_mode(m, device) for m in distinct(modes)]
+    described = [described_mode(m, device) for m in distinct(named_modes(modes))]
     header = make_header(problem.name, described, VERSION, device.title)
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)

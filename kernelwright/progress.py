@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from kernelwright.settings import NO_COLOR
 
 #: The stages in the order in which a run passes them.
-STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "build", "verify", "time",
+STAGES = ("load", "capture", "analyse", "rewrite", "plan", "generate", "tune", "build", "verify", "time", "report",
           "fuzz", "self-test", "profile", "check")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
+    from kernelwright.roofline.devices import Device
     from kernelwright.timing.baselines import Timing
     from kernelwright.verify.certificate import Certificate
 
@@ -78,6 +79,42 @@ class Work:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a program, a kernel or a call of PyTorch's, and what it costs by the roofline's cost model.
+
+    name: the kernel's, or the operator's. where: the user's line (``file:line: text``) or the module's path; "" where
+    neither is known. operations: floating point. bytes: to and from memory. seconds: of arithmetic or of memory,
+    whichever takes longer, without the launch. least_seconds: what no version of this step alone can beat.
+    reads: numbers of the steps, in the same program, whose results it reads. replaces: of a step of the file's program,
+    numbers of the captured operators whose work it does.
+    """
+
+    name: str
+    where: str
+    operations: int
+    bytes: int
+    seconds: float
+    least_seconds: float
+    reads: tuple[int, ...] = ()
+    replaces: tuple[int, ...] = ()
+    is_kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RegionUse:
+    """Kernels that together replace some operators, as measured in the running program: seconds of these kernels, and
+    torch_seconds of the torch calls that they replace."""
+
+    kernels: tuple[str, ...]
+    seconds: float
+    torch_seconds: float
+
+
+#: How a note begins that says what there was no time for.
+UNTRIED = "There was no time to "
+
+
 def words_of(mode: str) -> str:
     """A mode's name in words: "training with gradients"."""
     return mode.replace("_", " ")
@@ -119,6 +156,17 @@ class Mode:
     """graph: the program is launched as one CUDA graph, where a call asks for no gradient; direct: kernel by kernel; ""
     where the file has no program for the mode, and the original computation stays."""
 
+    captured_steps: tuple[Step, ...] = ()
+    """The captured operators in order, but for views."""
+    rewritten_operators: int = 0
+    """How many operators the rules left, but for views, and for casts that kernels do on the way."""
+    rewritten_seconds: float = 0.0
+    """What these would take, each by itself, by the cost model and without launches."""
+    steps: tuple[Step, ...] = ()
+    """The program of the file in order: kernels and what stays a torch call. Empty where the original stays."""
+    regions: tuple[RegionUse, ...] = ()
+    """Kernels that were measured beside the torch calls that they replace."""
+
     @property
     def runs(self) -> bool:
         """Whether the file has a program for the mode."""
@@ -139,3 +187,5 @@ class ResultRecord:
     stages: dict[str, float] = field(default_factory=dict)
     module: nn.Module | None = None
     construction: str = "ModelNew(*get_init_inputs())"
+    figures: Device | None = None
+    """What the device can do at most; None where that was not asked."""

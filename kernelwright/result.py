@@ -93,6 +93,23 @@ class Result(ResultRecord):
         write_file(path, self.source, force=force)
         return path
 
+    def save_report(self, path: Path | str, *, force: bool = False) -> Path:
+        """Write the report as an HTML page to ``path``, which ends in .html, and return that: charts, graphs, errors
+        and times with their spread, and the text of each kernel. It loads nothing from elsewhere. ``force``: also over
+        another file.
+
+        Raises OutputFolderUnusable (KW401), OutputExists (KW402) or InvalidOption (KW403); then nothing is written.
+
+        >>> result.save_report("report.html").name
+        'report.html'
+        """
+        path = settings_of(report=Path(path)).report or Path(path)
+        check_output(path, force)
+        from kernelwright.report.html.page import render_html  # jinja2 is imported for whoever wants a page
+
+        write_file(path, render_html(self), force=force)
+        return path
+
     def __repr__(self) -> str:
         said = [f"  {label}: {text}" for label, text in self._said()]
         return "\n".join([f"{self.name}: {verdict.title(self)}", *said])

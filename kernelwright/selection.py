@@ -21,6 +21,7 @@ from kernelwright.modes import ModeProgram, as_called, described_mode, distinct,
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages, model_of, new_model, written
+from kernelwright.records import UNTRIED
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import (
@@ -102,7 +103,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         elif budget.until_end() >= SHARE_OF_FIRST * took:  # a better file before the baselines of others
             modes, text, emitted, certificates = certified(better, before=first)
         else:
-            untried = ["There was no time to build and check what the measurements would change; a further run, which "
+            untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
         keep(text)
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
@@ -144,6 +145,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         modes = [original(m, slower.get(m.program, ""), device) for m in modes]
         with stages.stage("build"):
             modes, text, emitted = built(problem, modes, example, target, device)
+    modes = [replace(m, regions=tuning.measured(m)) for m in modes]
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
 

@@ -50,6 +50,7 @@ class Options(TypedDict, total=False):
     quiet: bool
     json: bool
     output: Path | str | None
+    report: Path | str | None
     seed: int
     threads: int | None
     tiny: bool
@@ -99,6 +100,8 @@ class Settings:
     output: Path | None = _option(
         None, "The emitted file; by default NAME_new.py beside the problem.")
     """Path of the emitted file, or None for the default."""
+    report: Path | None = _option(None, "An HTML page with the whole report, beside what is printed; by default, none.")
+    """Path of the report's page, or None for none."""
     seed: int = _option(0, "Seed of the first parameters and inputs; checks use further seeds after it.")
     """First seed, 0 <= seed < 2**63."""
     threads: int | None = _option(None, "CPU threads for kernels and the reference; by default, PyTorch's.")
@@ -116,10 +119,12 @@ class Settings:
                 raise _invalid(option.name, value, " or ".join(choices), option.default)
             if isinstance(option.default, bool) and not isinstance(value, bool):
                 raise _invalid(option.name, value, "True or False", option.default)
-        if isinstance(self.output, str):
-            object.__setattr__(self, "output", Path(self.output))
-        if self.output is not None and (not isinstance(self.output, Path) or self.output.suffix != ".py"):
-            raise _invalid("output", self.output, "the path of a file ending in .py", "NAME_new.py")
+        for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page")):
+            if isinstance(path := getattr(self, name), str):
+                path = Path(path)
+                object.__setattr__(self, name, path)
+            if path is not None and (not isinstance(path, Path) or path.suffix != ending):
+                raise _invalid(name, path, f"the path of a file ending in {ending}", default)
         if not _is_integer(self.seed) or not 0 <= self.seed < 2**63:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
@@ -132,7 +137,7 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """The settings as a JSON-ready dictionary."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
-        return values | {"output": str(self.output) if self.output else None}
+        return values | {name: str(values[name]) if values[name] else None for name in ("output", "report")}
 
 
 def settings_of(**values: Any) -> Settings:

@@ -31,13 +31,14 @@ from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
+from kernelwright.records import UNTRIED, RegionUse
 from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.contraction_ahead import TextsAhead
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
-from kernelwright.tune.regions import SLOWER, losing_regions, region_times
+from kernelwright.tune.regions import SLOWER, losing_regions, region_times, region_uses
 from kernelwright.verified import built, candidate_of
 
 _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
@@ -146,6 +147,14 @@ class Tuning:
         if lost := losing_regions(mode.plan, times, clearly=True):
             yield keeping(mode, lost, self.device)
 
+    def measured(self, mode: ModeProgram) -> tuple[RegionUse, ...]:
+        """What is known of the seconds of a mode's kernels."""
+        if not self.stages.budget.measures or not mode.plan.kernels:
+            return ()
+        times, _ = region_times([mode.plan], partial(_picked, self._values, [mode]), self.problem.device, self.device,
+                                self.target, 0.0)
+        return region_uses(mode.plan, times)
+
     def after(self, mode: ModeProgram, step: StepBack) -> ModeProgram:
         """A mode that stepped back, as far as what is known says more of it. Without its contractions the library's
         convolutions may run channels-last."""
@@ -169,7 +178,7 @@ class Tuning:
 
     def _note(self, count: int, what: str, seconds: float) -> None:
         if count:
-            self.untried.append(f"There was no time to measure {what.format(count)}: that may save {in_words(seconds)} "
+            self.untried.append(f"{UNTRIED}measure {what.format(count)}: that may save {in_words(seconds)} "
                                 "a call, as predicted. A further run goes on from here.")
 
     def _with_contractions(self, modes: list[ModeProgram], seconds: float) -> list[ModeProgram]:

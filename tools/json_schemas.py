@@ -32,8 +32,9 @@ from kernelwright.propose.critique import Critique
 from kernelwright.records import Mode
 from kernelwright.report.document import SCHEMA
 from kernelwright.result import Result
+from kernelwright.roofline.devices import Device
+from kernelwright.suite.results import IN_FULL, Record
 from kernelwright.suite.results import SCHEMA as RESULTS
-from kernelwright.suite.results import Record
 from kernelwright.timing import Timing
 from kernelwright.timing.rounds import Times
 from kernelwright.verify import Certificate
@@ -66,7 +67,8 @@ _SENTENCE = {Certificate: "The verdict in words; of the outermost certificate.",
 
 def _hints(kind: type) -> dict[str, Any]:
     """The annotations of a record; some modules import their names for type checkers alone."""
-    return typing.get_type_hints(kind, localns={"Certificate": Certificate, "Timing": Timing, "nn": nn})
+    named = {"Certificate": Certificate, "Device": Device, "Timing": Timing, "nn": nn}
+    return typing.get_type_hints(kind, localns=named)
 
 
 class Schema:
@@ -145,7 +147,7 @@ def schemas() -> dict[str, str]:
     verdicts = Schema("kernelwright judge --json, kernelwright judge --output")
     judged = verdicts.record(judge.JudgeResult, {"schema": {"const": judge.SCHEMA}})
     results = Schema("kernelwright bench: a line of results.jsonl",
-                     {Result: {*_LEFT_OUT[Result], "path"}, Mode: {"graph", "rewritten"}})
+                     {Result: {*_LEFT_OUT[Result], "path"}, Mode: set(IN_FULL)})
     results.record(Result, version)
     record = results.record(Record, {"schema": {"const": RESULTS}})
     proposed = Schema("kernelwright propose --json, result.json of a run")

@@ -20,9 +20,9 @@ Training mode: 7 of 10 operators replaced.
 Inference mode: 7 of 10 operators replaced.
   operations 5.84 GFLOP -> 5.84 GFLOP, memory traffic 661 MB -> 661 MB
   rule keep reduced axes: reduce(x) = reshape(reduce(x, keepdim)); bitwise
-  kernel k0_max: max over rows of [2, 2] for each of [32, 32, 64, 64]: max_pool, relu, batch_norm_inference,
+  kernel k4_max: max over rows of [2, 2] for each of [32, 32, 64, 64]: max_pool, relu, batch_norm_inference,
     conv2d
-  kernel k1_mean: sum over rows of [32, 32] for each of [32, 64]: mean, max_pool, relu, batch_norm_inference,
+  kernel k5_mean: sum over rows of [32, 32] for each of [32, 64]: mean, max_pool, relu, batch_norm_inference,
     conv2d
   PyTorch keeps conv2d (2 times): a contraction that PyTorch's library does well
   PyTorch keeps linear: a contraction that PyTorch's library does well

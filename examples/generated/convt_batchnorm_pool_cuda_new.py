@@ -45,7 +45,7 @@ Inference mode: 4 of 4 operators replaced.
   kernel k0_region_sum: sums of [16, 64, 16, 32, 32] over classes of positions, one pass, to [16, 64, 1, 1, 1]
   kernel k1_region_sum: sums of [1, 64, 128, 5, 5, 5] over classes of positions, one pass, to [1, 64, 128, 1,
     1, 1]
-  kernel k2_sum_cast: sum over rows of [64] for each of [16, 128]: contract, cast, add, mul, sub, rsqrt
+  kernel k6_sum_cast: sum over rows of [64] for each of [16, 128]: contract, cast, add, mul, sub, rsqrt
 """
 
 

@@ -13,7 +13,7 @@ from kernelwright.codegen.cuda.target import CUDA
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.failures import is_ours
-from kernelwright.plan.records import Kernel, KernelStep, Plan
+from kernelwright.plan.records import Kernel, KernelStep, Plan, Step
 from kernelwright.settings import HOST_TARGET
 
 #: By name.
@@ -52,29 +52,35 @@ def generate(plans: Iterable[Plan], target: str) -> tuple[list[Plan], dict[Kerne
     Returns the plans with the steps' final names, and the texts by step. Raises KernelFailed.
     """
     plans = list(plans)
-    texts: dict[tuple[Kernel, str], KernelSource] = {}
+    renamed = named(plans)
+    texts: dict[str, KernelSource] = {}
     sources: dict[KernelStep, KernelSource] = {}
+    for step in (s for plan in renamed for s in plan.kernels):
+        if step.name not in texts:
+            try:
+                texts[step.name] = generate_kernel(step.kernel, step.name, target)
+            except Exception as error:
+                if not is_ours(error):
+                    raise
+                failed = [s for p in plans for s in p.kernels if s.kernel == step.kernel]
+                raise KernelFailed(failed, error) from error
+        sources[step] = texts[step.name]
+    return renamed, sources
+
+
+def named(plans: Iterable[Plan]) -> list[Plan]:
+    """The plans with the names that their kernels have in one file: equal kernels share one."""
+    names: dict[tuple[Kernel, str], str] = {}
     renamed = []
     for plan in plans:
-        steps = []
+        steps: list[Step] = []
         for step in plan.steps:
             if isinstance(step, KernelStep):
                 stem = step.name.split("_", 1)[1]
-                source = texts.get((step.kernel, stem))
-                if source is None:
-                    try:
-                        source = generate_kernel(step.kernel, f"k{len(texts)}_{stem}", target)
-                    except Exception as error:
-                        if not is_ours(error):
-                            raise
-                        failed = [s for p in plans for s in p.kernels if s.kernel == step.kernel]
-                        raise KernelFailed(failed, error) from error
-                    texts[step.kernel, stem] = source
-                step = replace(step, name=source.name)
-                sources[step] = source
+                step = replace(step, name=names.setdefault((step.kernel, stem), f"k{len(names)}_{stem}"))
             steps.append(step)
         renamed.append(replace(plan, steps=tuple(steps)))
-    return renamed, sources
+    return renamed
 
 
 def has_skeleton(kind: type, target: str) -> bool:

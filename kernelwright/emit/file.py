@@ -27,7 +27,7 @@ from kernelwright.emit.facts import (
     written_facts,
 )
 from kernelwright.emit.layout import broken_c, broken_python
-from kernelwright.emit.lines import replaced_nodes, source_lines
+from kernelwright.emit.lines import source_lines
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import Program, make_program
 from kernelwright.emit.runtime import (
@@ -43,6 +43,7 @@ from kernelwright.emit.runtime import (
 from kernelwright.emit.support import used_support
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan
+from kernelwright.plan.steps import replaced_nodes
 from kernelwright.problem.names import bound_names
 from kernelwright.records import words_of
 

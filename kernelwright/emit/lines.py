@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin
 
 _WIDTH = 118
@@ -20,19 +19,6 @@ def comment(text: str, mark: str, width: int = _WIDTH) -> str:
     shown = f"{mark} {shown}"
     shown = shown if len(shown) <= width else shown[:width - 4] + " ..."
     return shown.rstrip("\\ \t")
-
-
-def replaced_nodes(graph: Graph, covers: Iterable[Node]) -> list[Node]:
-    """The nodes of the captured graph that a kernel replaces. covers: nodes of the rewritten ``graph`` whose work it
-    does; through views between these it reads, so it does their work, too."""
-    found: dict[Node, None] = {}
-    for node in covers:
-        found[node] = None
-        for below in node.inputs:
-            while below.kind == "view":
-                found[below] = None
-                below = below.inputs[0]
-    return list(dict.fromkeys(source for node in found for source in graph.replaces.get(node, (node,))))
 
 
 def source_lines(nodes: Iterable[Node]) -> list[str]:

@@ -11,12 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kernelwright.emit.marks import MARK, SOURCE, kernel_texts
 from kernelwright.emit.runtime_build import KERNEL_MARK
 from kernelwright.propose.assembly import parsed
 from kernelwright.propose.fences import NATIVE, Block
 
-_SOURCE = re.compile(r'^_KERNELWRIGHT_SOURCE = r"""\n(.*?)^"""$', re.MULTILINE | re.DOTALL)
-_MARK = re.compile("^" + re.escape(KERNEL_MARK.format("")) + r"(\w+)$", re.MULTILINE)
 _LAUNCHERS = "launchers"
 
 
@@ -33,20 +32,14 @@ class Region:
 
 def regions_of(file: str) -> dict[str, Region]:
     """The regions of an emitted file by their names, in its order; none of a file without kernels."""
-    found = _SOURCE.search(file)
-    if found is None:
-        return {}
-    source = found.group(1)
-    marks = list(_MARK.finditer(source))
     regions = {}
-    for mark, following in zip(marks, [*marks[1:], None]):
-        body = source[mark.end() + 1:following.start() if following else len(source)]
-        signature = _signature(mark.group(1), body)
-        if mark.group(1) != _LAUNCHERS and signature:
+    for name, body in kernel_texts(file).items():
+        signature = _signature(name, body)
+        if name != _LAUNCHERS and signature:
             lines = body.split("\n")
             count = next((n for n, line in enumerate(lines) if not line.startswith("//")), len(lines))
             head, text = "\n".join(lines[:count]), "\n".join(lines[count:]).strip("\n")
-            regions[mark.group(1)] = Region(mark.group(1), head, text, signature)
+            regions[name] = Region(name, head, text, signature)
     return regions
 
 
@@ -68,16 +61,16 @@ def region_answers(blocks: Sequence[Block], regions: Mapping[str, Region]) -> di
 
 def exchanged(file: str, texts: Mapping[str, str]) -> str | None:
     """The file with the texts of regions exchanged; None where a text would end the file's string, or a region."""
-    source = _SOURCE.search(file)
+    source = SOURCE.search(file)
     if source is None or not texts.keys() <= regions_of(file).keys():
         return None
     kernels, regions = source.group(1), regions_of(file)
     for name, text in texts.items():
-        if '"""' in text or _MARK.search(text) or not text.strip():
+        if '"""' in text or MARK.search(text) or not text.strip():
             return None
         mark = KERNEL_MARK.format(name)
         begin = kernels.index(f"{mark}\n") + len(mark) + 1
-        following = _MARK.search(kernels, begin)
+        following = MARK.search(kernels, begin)
         end = following.start() if following else len(kernels)
         # A blank line tells the comments of the text from the user's lines.
         kernels = f"{kernels[:begin]}{regions[name].head}\n\n{text.strip()}\n\n{kernels[end:]}"

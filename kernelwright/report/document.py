@@ -26,6 +26,7 @@ def as_json(result: ResultRecord) -> dict[str, Any]:
         "modes": [mode_json(mode) for mode in result.modes],
         "notes": list(result.notes),
         "stages": plain(result.stages),
+        "figures": plain(result.figures),
     }
 
 
@@ -49,4 +50,9 @@ def mode_json(mode: Mode) -> dict[str, Any]:
         "simplification": mode.simplification,
         "layout": mode.layout,
         "launched": mode.launched,
+        "captured_steps": plain(mode.captured_steps),
+        "rewritten_operators": mode.rewritten_operators,
+        "rewritten_seconds": plain(mode.rewritten_seconds),
+        "steps": plain(mode.steps),
+        "regions": plain(mode.regions),
     }

@@ -38,13 +38,18 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
         page.paragraph("FAILED: " + " ".join(certificate.why), "red")
     page.table([[OURS, f"{certificate.candidate_error:.2e}"], ["eager", f"{certificate.eager_error:.2e}"]],
                head=("", "worst relative error (rms)"))
+    for text, style in checks(certificate):
+        page.paragraph(text, style, hanging=4)
+
+
+def checks(certificate: Certificate) -> list[tuple[str, str]]:
+    """What was tried, what held, and what was skipped and why, as sentences with their styles."""
     gating = [trial for trial in certificate.trials if trial.gates]
     passed = sum(trial.passed for trial in gating)
-    page.paragraph(f"{passed} of {units.counted(len(gating), 'trial')} passed: "
-                   f"{_kinds(trial.plan for trial in gating)}", hanging=4)
+    said = [(f"{passed} of {units.counted(len(gating), 'trial')} passed: {_kinds(trial.plan for trial in gating)}", "")]
     shown = [trial.plan for trial in certificate.trials if not trial.gates]
     if shown:
-        page.paragraph(f"shown, not judged (the rewriting needs finite values): {_kinds(shown)}", hanging=4)
+        said.append((f"shown, not judged (the rewriting needs finite values): {_kinds(shown)}", ""))
     facts = []
     if certificate.deterministic is not None:
         facts.append("repeated calls gave the same bits" if certificate.deterministic
@@ -56,21 +61,18 @@ def accuracy(page: Page, certificate: Certificate, title: str) -> None:
     for found in (certificate, certificate.recorded):
         if found is not None and found.gradients is not None:
             facts.append("gradients agree" if found.gradients.passed else "gradients differ")
-    page.paragraph("; ".join(facts), hanging=4)
+    said.append(("; ".join(facts), ""))
     if certificate.recorded is not None:
-        page.paragraph(f"with gradients recorded: {_kinds(trial.plan for trial in certificate.recorded.trials)}",
-                       hanging=4)
+        said.append((f"with gradients recorded: {_kinds(trial.plan for trial in certificate.recorded.trials)}", ""))
     if certificate.sampled:
-        page.paragraph("sample: float64 covered two batch entries, which the outputs depend on separately; "
-                       "eager covered the others", hanging=4)
+        said.append(("sample: float64 covered two batch entries, which the outputs depend on separately; "
+                     "eager covered the others", ""))
     trials = (*certificate.trials, *(certificate.recorded.trials if certificate.recorded is not None else ()))
-    for note in dict.fromkeys(note for trial in trials for note in trial.notes):
-        page.paragraph(f"note: {note}", hanging=4)
+    said += [(f"note: {note}", "") for note in dict.fromkeys(note for trial in trials for note in trial.notes)]
     skipped: dict[str, list[TrialPlan]] = {}
     for entry in certificate.skipped:
         skipped.setdefault(entry.why, []).append(entry.plan)
-    for why, plans in skipped.items():
-        page.paragraph(f"skipped: {_kinds(plans)} ({why})", "yellow", hanging=4)
+    return said + [(f"skipped: {_kinds(plans)} ({why})", "yellow") for why, plans in skipped.items()]
 
 
 def _kinds(plans: Iterable[TrialPlan]) -> str:
@@ -103,22 +105,26 @@ def times(page: Page, timing: Timing, title: str) -> None:
                      str(entry.repetitions), _seconds(entry.waited_seconds),
                      f"{100 * share:.3g} %" if share is not None else ""])
     page.table(rows, head=["", "25-75 %", "runs", "latency", "% of\nroofline"], styles=styles)
+    for text, style in doubts(timing):
+        page.paragraph(text, style, hanging=4)
+
+
+def doubts(timing: Timing) -> list[tuple[str, str]]:
+    """How the kernels are launched, which times do not hold and why, as sentences with their styles."""
+    said: list[tuple[str, str]] = []
     for name in timing.ratios:
         found = timing.speed_up(name)
         if found is not None and found.verdict == UNKNOWN:
-            page.paragraph(f"{SHORT.get(name, name)}: speed-up {UNKNOWN} ({found.why})", "yellow", hanging=4)
+            said.append((f"{SHORT.get(name, name)}: speed-up {UNKNOWN} ({found.why})", "yellow"))
     if found := launch_sentence(timing):
-        page.paragraph(found, hanging=4)
-    for name, why in timing.failures.items():
-        page.paragraph(f"{name}: no time, {why}", "yellow", hanging=4)
+        said.append((found, ""))
+    said += [(f"{name}: no time, {why}", "yellow") for name, why in timing.failures.items()]
     if timing.compile_seconds is not None and not timing.failures:
-        page.paragraph(f"torch.compile took {units.seconds(timing.compile_seconds)} to compile", "dim")
-    for name in timing.below_floor:
-        page.paragraph(f"{SHORT.get(name, name)} is faster than the roofline: the roofline or this time cannot be "
-                       "right", "yellow", hanging=4)
-    for name, entry in timing.entries.items():
-        if entry.note:
-            page.paragraph(f"{SHORT.get(name, name)}: {entry.note}", "yellow", hanging=4)
+        said.append((f"torch.compile took {units.seconds(timing.compile_seconds)} to compile", "dim"))
+    wrong = "is faster than the roofline: the roofline or this time cannot be right"
+    said += [(f"{SHORT.get(name, name)} {wrong}", "yellow") for name in timing.below_floor]
+    return said + [(f"{SHORT.get(name, name)}: {entry.note}", "yellow") for name, entry in timing.entries.items()
+                   if entry.note]
 
 
 def _seconds(value: float | None) -> str:

@@ -49,6 +49,13 @@ def headline(page: Page, result: ResultRecord, groups: tuple[ModeGroup, ...]) ->
         page.paragraph(text, style, first=f"{label}: ".ljust(widest + 2))
     if said:
         page.line()
+    for text, style in summary(result, groups):
+        page.paragraph(text, style)
+
+
+def summary(result: ResultRecord, groups: tuple[ModeGroup, ...]) -> list[tuple[str, str]]:
+    """What was done, as sentences with their styles."""
+    said: list[tuple[str, str]] = []
     for group in groups:
         mode = group.first
         label = f"{group.words()}: " if len(groups) > 1 else ""
@@ -58,19 +65,20 @@ def headline(page: Page, result: ResultRecord, groups: tuple[ModeGroup, ...]) ->
             done = f"{'does' if one else 'do'} the work of " \
                    f"{'all' if mode.replaced == mode.operators else mode.replaced} of them"
             stored = f"{'stores' if one else 'store'} tensors in another order for them"
-            page.paragraph(f"{label}{captured}; {count} {done if mode.replaced else stored}"
-                           + (f" (the same program for {group.words()})" if len(group.modes) > 1 else ""))
+            said.append((f"{label}{captured}; {count} {done if mode.replaced else stored}"
+                         + (f" (the same program for {group.words()})" if len(group.modes) > 1 else ""), ""))
         elif mode.runs:
-            page.paragraph(f"{label}{captured}; none is replaced, and all are launched as one CUDA graph where a call "
-                           "asks for no gradient")
+            said.append((f"{label}{captured}; none is replaced, and all are launched as one CUDA graph where a call "
+                         "asks for no gradient", ""))
         else:
-            page.paragraph(f"{label}{captured}; nothing is replaced", "yellow")
+            said.append((f"{label}{captured}; nothing is replaced", "yellow"))
         if mode.layout:
-            page.paragraph(label + mode.layout)
+            said.append((label + mode.layout, ""))
     if result.modes and not any(mode.runs for mode in result.modes):
         reasons = dict.fromkeys(entry.reason for mode in result.modes for entry in mode.kept)
-        page.paragraph("The result is the original computation: no replacement pays here"
-                       + (" (" + "; ".join(reasons) + ")." if reasons else "."), "yellow")
+        said.append(("The result is the original computation: no replacement pays here"
+                     + (" (" + "; ".join(reasons) + ")." if reasons else "."), "yellow"))
+    return said
 
 
 def graphs(page: Page, mode: Mode, label: str) -> None:
@@ -96,12 +104,12 @@ def _kernel(page: Page, kernel: KernelUse) -> None:
     if kernel.contraction is not None and kernel.contraction.tiling:
         page.paragraph(kernel.contraction.tiling, indent=4)
     if kernel.contraction is not None and kernel.contraction.seconds:
-        page.paragraph(_figures(kernel.contraction), indent=4)
+        page.paragraph(figures(kernel.contraction), indent=4)
     if kernel.covers:
         page.paragraph(_covered(kernel.covers), "dim", indent=4, first="does ")
 
 
-def _figures(use: ContractionUse) -> str:
+def figures(use: ContractionUse) -> str:
     """What was measured of a contraction, beside PyTorch."""
     rate = units.operations(int(use.operations / use.seconds))
     return (f"{units.seconds(use.seconds)} ({rate}/s, {100 * use.share_of_floor:.3g} % of the roofline) instead of "
@@ -166,9 +174,13 @@ def notes(page: Page, result: ResultRecord) -> None:
 
 
 def _usage(page: Page, result: ResultRecord) -> None:
-    if result.path is None:
-        return
-    page.heading(f"Written to {result.path}")
+    if result.path is not None:
+        page.heading(f"Written to {result.path}")
+        page.verbatim(usage(result, result.path.stem))
+
+
+def usage(result: ResultRecord, module: str) -> str:
+    """The lines that make a model of the emitted file, which can be imported as ``module``."""
     given = f"from {result.name} import get_init_inputs\n" if "get_init_inputs" in result.construction else ""
-    page.verbatim(f"from {result.path.stem} import {OURS}\n{given}# the same seed gives the same parameters\n"
-                  f"model = {result.construction}")
+    return (f"from {module} import {OURS}\n{given}# the same seed gives the same parameters\n"
+            f"model = {result.construction}")

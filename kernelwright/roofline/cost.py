@@ -39,14 +39,21 @@ def node_seconds(node: Node, device: Device) -> float:
     work = node_work(node)
     if node.kind in ("leaf", "view"):
         return 0.0
-    peak = device.float64 if node.dtype == "float64" and node.op != "channel_energy" else device.float32_matmul
     share = 0.3 if node.kind == "pointwise" else 1.0
+    memory = work.bytes / device.read * (0.5 if node.kind == "pointwise" else 1.0)
+    return max(arithmetic_seconds(node, device), memory) + share * device.launch_seconds
+
+
+def arithmetic_seconds(node: Node, device: Device) -> float:
+    """Estimated time of a node's arithmetic alone, as PyTorch's library or a kernel of ours does it."""
+    if node.kind in ("leaf", "view"):
+        return 0.0
+    peak = device.float64 if node.dtype == "float64" and node.op != "channel_energy" else device.float32_matmul
     if node.op == "convolution":
         peak = (peak if node.get("exact") else max(peak, device.tf32)) * _LIBRARY_EFFICIENCY
     elif node.op == "channel_energy":
         peak *= _SPECTRAL_EFFICIENCY
-    memory = work.bytes / device.read * (0.5 if node.kind == "pointwise" else 1.0)
-    return max(work.operations / peak, memory) + share * device.launch_seconds
+    return node.operator.operations(node) / peak
 
 
 def graph_seconds(roots: Iterable[Node], device: Device) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from kernelwright.report import units
+from kernelwright.report.html.scale import ticks
 from kernelwright.suite.scores import KINDS, ProblemScore
 
 WIDTH, HEIGHT = 920, 260
@@ -37,7 +38,7 @@ def speed_chart(scores: Sequence[ProblemScore], baseline: str) -> str:
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Speed-ups over {escape(baseline)}, sorted">']
-    for tick in _ticks(low, high):
+    for tick in ticks(low, high):
         kind = "one" if tick == 1 else "grid"
         y = down(tick)
         parts.append(f'<line class="{kind}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -52,13 +53,6 @@ def speed_chart(scores: Sequence[ProblemScore], baseline: str) -> str:
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 6}">{units.counted(len(shown), "problem")}, sorted by speed-up over '
                  f"{escape(baseline)}</text>{_legend([score.kind for _, score in shown])}</svg>")
     return "".join(parts)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten within the scale; powers alone on a long one."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(powers) <= 4 else (1,)
-    return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
 
 
 def _legend(kinds: Sequence[str]) -> str:

@@ -31,6 +31,16 @@ class Job:
         """Path of the emitted file below the output folder."""
         return f"{self.problem}_new.py"
 
+    @property
+    def page(self) -> str:
+        """Path of the report's page below the output folder."""
+        return f"{self.problem}_new.html"
+
+    def take_away(self, folder: Path) -> None:
+        """Delete the emitted file and its page below the output folder, where they are."""
+        for name in (self.emitted, self.page):
+            (folder / name).unlink(missing_ok=True)
+
 
 def find_jobs(folder: Path, filters: Sequence[str] = (), without: Path | None = None) -> list[Job]:
     """The problem files below ``folder`` (or that one file), sorted with numbers by value.

@@ -39,6 +39,7 @@ def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions
         "result": result,
         "propose": outcome.get("propose"),
         "emitted": attempt.job.emitted if outcome["state"] == VERIFIED else None,
+        "page": attempt.job.page if outcome["state"] == VERIFIED and outcome.get("page") else None,
         "log": log_name(attempt.job.problem) if outcome["state"] != VERIFIED else None,
         "stage": worker.stage,
         "seconds": round(worker.seconds(), 3),
@@ -81,7 +82,7 @@ def leave(worker: WorkerProcess, record: dict[str, Any], folder: Path) -> None:
     if record["state"] == VERIFIED:
         log.unlink(missing_ok=True)
         return
-    (folder / attempt.job.emitted).unlink(missing_ok=True)
+    attempt.job.take_away(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(worker.printed(), encoding="utf-8")
 

@@ -1,6 +1,7 @@
 """The records of a suite as one HTML page: nothing is loaded from elsewhere, and it reads without scripts.
 
-What is said is gathered here; how it is marked up stands in ``page.html.jinja``, with ``page.css`` and ``page.js``.
+What is said is gathered here; how it is marked up stands in ``page.html.jinja``, with ``page.css`` and ``page.js``, and
+in what pages share (:mod:`kernelwright.report.html`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from urllib.parse import quote
 
 from kernelwright.records import Kept, RuleUse
 from kernelwright.report import units
 from kernelwright.report.groups import kept_by_reason, operators_in_words, rule_groups
+from kernelwright.report.html.environment import templates
 from kernelwright.report.measured import OURS
 from kernelwright.suite.chart import speed_chart
 from kernelwright.suite.scores import (
@@ -40,8 +41,7 @@ from kernelwright.timing.baselines import CANDIDATE
 from kernelwright.timing.speedup import UNKNOWN
 
 _TIMES_HEAD = ("time", "cold", "in a row", "25-75 %", "runs", f"speed-up of {OURS} (95 %)", "% of roofline")
-_TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+_TEMPLATES = templates(Path(__file__).parent)
 
 
 def render_page(records: Iterable[Mapping[str, Any]], title: str = "kernelwright suite") -> str:
@@ -81,7 +81,7 @@ def _problem(score: ProblemScore, record: Mapping[str, Any], baselines: Sequence
                   for index, (text, key) in enumerate(cells)],
         "error": {"what": error} if isinstance(error, str) and error else error,
         "modes": [_mode(mode, f"{mode['name']} mode" if len(modes) > 1 else "") for mode in modes],
-        "notes": result.get("notes"),
+        "notes": result.get("notes"), "page": quote(record.get("page") or ""),
         "facts": [
             ("level", score.level), ("state", score.state), ("kind", score.kind), ("stages", stages),
             ("took", units.seconds(record["seconds"]) if record.get("seconds") is not None else ""),

@@ -51,6 +51,7 @@ class Finished:
 
     record: dict[str, Any]
     emitted: str | None
+    page: str | None
     log: str | None
     run: bytes | None = None
 
@@ -143,7 +144,7 @@ class DeviceRunner:
 
     def _packed(self, record: dict[str, Any]) -> Finished:
         texts = [(self.folder / record[key]).read_text(encoding="utf-8") if record[key] else None
-                 for key in ("emitted", "log")]
+                 for key in ("emitted", "page", "log")]
         run = parcels.run_folder(record["problem"], self.folder)
         if not run.is_dir():
             return Finished(record, *texts)

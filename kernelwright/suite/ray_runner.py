@@ -185,11 +185,11 @@ class _Driver:
         job = device.has.pop(name, None)
         if job is None or name not in self.open:
             return
-        for text, key in ((result.emitted, "emitted"), (result.log, "log")):
+        for text, key in ((result.emitted, "emitted"), (result.page, "page"), (result.log, "log")):
             if text is not None:
                 _write(self.options.output / result.record[key], text)
         if result.emitted is None:
-            (self.options.output / job.emitted).unlink(missing_ok=True)
+            job.take_away(self.options.output)
         if result.run is not None:
             run = parcels.run_folder(name, self.options.output)
             shutil.rmtree(run, ignore_errors=True)
@@ -221,10 +221,10 @@ class _Driver:
         error = ProblemCrashed(problem=job.problem, ending=f"was lost with its node {MOST_STARTS} times",
                                stage="unknown", output=why, log=log_name(job.problem))
         _write(self.options.output / log_name(job.problem), why + "\n")
-        (self.options.output / job.emitted).unlink(missing_ok=True)
+        job.take_away(self.options.output)
         record: Record = {
             "schema": SCHEMA, "problem": job.problem, "level": job.level, "sha256": job.sha256, "state": "crashed",
-            "error": error.as_json(), "result": None, "propose": None, "emitted": None,
+            "error": error.as_json(), "result": None, "propose": None, "emitted": None, "page": None,
             "log": log_name(job.problem), "stage": "",
             "seconds": 0.0, "stopped_seconds": 0.0, "attempts": MOST_STARTS, "alone": False,
             "peak_memory_bytes": None, "peak_host_bytes": None, "device": device.place.address,

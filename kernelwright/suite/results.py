@@ -17,6 +17,8 @@ from kernelwright.suite.jobs import Job
 SCHEMA = 1
 FILE = "results.jsonl"
 VERIFIED = "verified"
+#: Fields of a mode that records leave out: they grow with the model, and stand in the report of each file.
+IN_FULL = ("graph", "rewritten", "captured_steps", "steps")
 
 
 class Record(TypedDict):
@@ -33,11 +35,13 @@ class Record(TypedDict):
     """Failed: wrong (KW501); error: a coded error."""
     error: dict[str, Any] | None
     result: dict[str, Any] | None
-    """The document of ``optimize --json`` without graphs and path."""
+    """The document of ``optimize --json`` without graphs, steps and path."""
     propose: dict[str, Any] | None
     """What ``bench --propose`` keeps of a run's document."""
     emitted: str | None
     """Path of the file below the output folder."""
+    page: str | None
+    """Path of the report's page there."""
     log: str | None
     """Path below the output folder."""
     stage: str

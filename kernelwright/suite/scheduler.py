@@ -89,7 +89,7 @@ class Scheduler:
             for worker in list(queue.workers):
                 self._forget(queue, worker)
                 if worker.attempt is not None:
-                    (self.folder / worker.attempt.job.emitted).unlink(missing_ok=True)
+                    worker.attempt.job.take_away(self.folder)
         self.selector.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -143,9 +143,10 @@ class Scheduler:
     def _give(self, queue: DeviceQueue, worker: WorkerProcess, attempt: Attempt) -> None:
         emitted = self.folder / attempt.job.emitted
         emitted.parent.mkdir(parents=True, exist_ok=True)
-        emitted.unlink(missing_ok=True)
+        attempt.job.take_away(self.folder)
         worker.give(attempt, {"problem": attempt.job.problem, "path": attempt.job.path, "emitted": str(emitted),
-                              "logs": str(self.folder / LOGS), "settings": self.options.kept_settings()})
+                              "page": str(self.folder / attempt.job.page), "logs": str(self.folder / LOGS),
+                              "settings": self.options.kept_settings()})
         running = [w for other in self.queues for w in other.workers if w.busy]
         if len(running) > 1:
             for other in running:

@@ -27,6 +27,7 @@ from kernelwright import device_lock
 from kernelwright.errors import InternalError, KernelwrightError, NotChecked, NotEnoughMemory, VerificationFailed
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
+from kernelwright.suite.results import IN_FULL
 
 #: What a run imports on its way.
 PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "torch._dynamo.backends.inductor",
@@ -39,7 +40,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Optimize one problem file: the outcome's state, error, result and memory, as plain data.
 
-    ``task``: problem (its name), path, emitted (path of the file to write), logs (folder), settings.
+    ``task``: problem (its name), path, emitted and page (paths of the files to write), logs (folder), settings.
     """
     import torch
 
@@ -49,8 +50,9 @@ def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]
     _silence(torch)
     outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None, "short_of_memory": False}
     try:
-        settings = Settings(**task["settings"], output=Path(task["emitted"]), force=True)
+        settings = Settings(**task["settings"], output=Path(task["emitted"]), report=Path(task["page"]), force=True)
         result = optimize(task["path"], settings=settings, progress=progress)
+        outcome["page"] = Path(task["page"]).is_file()
         outcome["result"] = _slim(as_json(result))
         certificates = [mode.certificate for mode in result.modes if mode.certificate is not None]
         if not certificates:
@@ -100,8 +102,7 @@ def warm_up() -> None:
 
 def _slim(document: dict[str, Any]) -> dict[str, Any]:
     """The report's document without texts that stand elsewhere, and without the path on this machine."""
-    modes = [{key: value for key, value in mode.items() if key not in ("graph", "rewritten")}
-             for mode in document["modes"]]
+    modes = [{key: value for key, value in mode.items() if key not in IN_FULL} for mode in document["modes"]]
     return {key: value for key, value in document.items() if key != "path"} | {"modes": modes}
 
 

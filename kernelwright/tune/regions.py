@@ -25,6 +25,7 @@ from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.records import RegionUse
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
@@ -161,6 +162,12 @@ def _promise(steps: Sequence[KernelStep], row: Device) -> float:
     calls = sum(node_seconds(n, row) for n in dict.fromkeys(n for s in steps for n in s.covers))
     moved = sum(n.bytes for s in steps for n in (*s.inputs, *s.outputs))
     return max(0.0, calls - moved / row.read - len(steps) * row.launch_seconds)
+
+
+def region_uses(plan: Plan, times: Mapping[Hashable, Mapping[str, float]]) -> tuple[RegionUse, ...]:
+    """What :func:`region_times` measured of the kernels of a plan."""
+    return tuple(RegionUse(tuple(s.name for s in steps), found["kernels"], found["torch"])
+                 for steps in regions(plan) if (found := times.get(_form(steps, plan))) is not None)
 
 
 def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *, clearly: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from kernelwright.verify.statistics import (
     is_own_reference,
     measure_error,
     plain_tensor,
+    spread,
     widen,
 )
 from kernelwright.verify.tolerance import Tolerance
@@ -170,7 +172,8 @@ def _leaf(
         by_draws(statistics, moved)
     if moved:
         widen(statistics, moved, limits.multiple)
-    return judge(path, statistics, limits, allowance, facts)
+    found = judge(path, statistics, limits, allowance, facts)
+    return replace(found, spread=spread(candidate, reference), eager_spread=spread(eager, reference))
 
 
 def _facts(candidate: torch.Tensor, eager: torch.Tensor) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class OutputError:
     over ``atol + rtol |reference|``; ``failing_share`` is the share of elements with units above 1. ``kinds`` has a
     name for each problem, in their order: value, type, shape, dtype, device, layout, reference, whole-numbers,
     nonfinite, zero-sign, elements, output or slice. ``zero_signs``: zeros of another sign than eager and the reference
-    agree on."""
+    agree on. ``spread`` and ``eager_spread`` are absolute errors over rms(reference) that so many of a sample of
+    elements do not exceed: half, nine of ten, 99 of 100, all (``SPREAD``); empty where nothing was compared."""
 
     path: str
     passed: bool
@@ -56,6 +57,8 @@ class OutputError:
     #: Eager's own result has no correct digit here, so nothing can be told from this output.
     is_noise: bool = False
     kinds: tuple[str, ...] = ()
+    spread: tuple[float, ...] = ()
+    eager_spread: tuple[float, ...] = ()
 
     def sentence(self) -> str:
         """Say the verdict in words."""

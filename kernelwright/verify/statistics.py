@@ -19,6 +19,8 @@ BLOCK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
 _FEW_ELEMENTS = 1 << 14
 #: Axes with more slices than this have no statistics per slice (their vectors would be outputs themselves).
 MOST_SLICES = 1 << 20
+#: The shares of elements whose largest error is told, and how many elements are looked at for that.
+SPREAD, _SAMPLE = (0.5, 0.9, 0.99, 1.0), 4096
 #: How close a finite value must be where float32 eager and float64 disagree on finiteness (overflow).
 LOOSE = 1e-3
 #: Relative error from which eager counts as noise.
@@ -176,6 +178,29 @@ def measure_error(
         r = e if reference is eager else _part(reference, where, device)
         _add_block(statistics, c, e, r, where, shape, candidate.dtype, atol, rtol, nonfinite)
     return statistics
+
+
+def spread(values: torch.Tensor, reference: torch.Tensor) -> tuple[float, ...]:
+    """The quantiles `SPREAD` of the absolute errors of a sample of elements, at equal distances, over the rms of the
+    reference there; () where no element is finite in both, or the reference is zero. Real tensors of one shape."""
+    count = values.numel()
+    flat = torch.arange(0, count, -(-count // _SAMPLE) | 1)  # odd: axes have even sizes
+    error, size = (_sampled(t, flat) for t in (values, reference))
+    error = error - size
+    usable = error.isfinite()
+    error, size = error[usable].abs(), size[usable]
+    rms = float(size.square().mean().sqrt()) if size.numel() else 0.0
+    if not rms or not math.isfinite(rms):
+        return ()
+    return tuple((torch.quantile(error, torch.tensor(SPREAD, dtype=torch.float64)) / rms).tolist())
+
+
+def _sampled(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """Elements of a tensor by their numbers, as float64 on the CPU; only these are copied."""
+    if tensor.dim() == 0:
+        return tensor.reshape(1).to(device="cpu", dtype=torch.float64)
+    places = torch.unravel_index(flat.to(tensor.device), tensor.shape)
+    return tensor[places].to(device="cpu", dtype=torch.float64)
 
 
 def _add_block(

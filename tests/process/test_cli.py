@@ -180,6 +180,14 @@ def test_unusable_output_folder(command, tmp_path, folder):
     assert snapshot(tmp_path) == before
 
 
+def test_existing_page_is_kept(command, tmp_path):
+    path = problem(tmp_path, PASSES, INPUTS)
+    (tmp_path / "page.html").write_text("precious\n")
+    before = snapshot(tmp_path)
+    refused(command("optimize", path, "--report", "page.html"), "KW402")
+    assert snapshot(tmp_path) == before
+
+
 def test_existing_output_is_kept(command, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     (tmp_path / "problem_new.py").write_text("precious = True\n")
@@ -204,7 +212,8 @@ def test_usage_errors(capfd, arguments):
 
 
 @pytest.mark.parametrize("option", [["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"],
-                                    ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"]])
+                                    ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"],
+                                    ["--report", "page.txt"]])
 def test_option_values(capfd, tmp_path, option):
     path = problem(tmp_path, PASSES, INPUTS)
     assert cli.run(["optimize", str(path), *option, "--quiet", "--json"]) == 2
@@ -252,7 +261,7 @@ def test_optimize(command, cache, tmp_path):
     """JSON and nothing else on stdout, the file written, and its ModelNew computes what Model does."""
     path = problem(tmp_path, GLOBAL_MEAN)
     before = path.read_bytes()
-    done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp")
+    done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp", "--report", "page.html")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == 1 and document["target"] == "cpp"
@@ -264,7 +273,13 @@ def test_optimize(command, cache, tmp_path):
     assert "a line of the user's own" in done.stderr
     assert "capture" in done.stderr  # progress
     assert path.read_bytes() == before
-    assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py"}
+    assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py", "page.html"}
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    first = kernelwright.report.units.seconds(mode["timing"]["entries"]["candidate"]["median"])
+    assert page.startswith("<!doctype html>") and first in page
+    assert "problem.py:11: return torch.mean(self.up(x)" in page
+    assert all(f"<b>{kernel['name']}</b>" in page for kernel in mode["kernels"]) and "no text of that name" not in page
+    assert sum(step["operations"] for step in mode["captured_steps"]) == mode["before"]["operations"]
     check = textwrap.dedent("""
         import torch, problem, problem_new
         torch.manual_seed(0); old = problem.Model()

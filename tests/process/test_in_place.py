@@ -192,6 +192,9 @@ def test_a_region_that_loses_is_left_and_the_others_stay(monkeypatch, tmp_path, 
     assert result.modes[0].kernels and all("gelu" not in str(k) for m in result.modes for k in m.kernels)
     report = " ".join(render_text(result).split())
     assert "PyTorch is as fast or faster: kernels take 1.6x as long" in report
+    for mode in result.modes:  # and the result has what was measured of those that stayed
+        assert mode.regions and {(r.seconds, r.torch_seconds) for r in mode.regions} == {(0.5, 1.0)}
+        assert {name for r in mode.regions for name in r.kernels} <= {kernel.name for kernel in mode.kernels}
 
 
 def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up(monkeypatch, tmp_path, clocks_decide):
@@ -202,7 +205,7 @@ def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up
 
 def test_a_mode_goes_to_pytorch_where_nothing_wins(monkeypatch, tmp_path):
     result = run(monkeypatch, tmp_path, {"gelu_erf": 0.9, "layer_norm": 0.5}, lambda kernels: True)
-    assert not any(mode.kernels for mode in result.modes)
+    assert not any(mode.kernels or mode.regions for mode in result.modes)
 
 
 def test_a_region_without_a_call_of_pytorchs_is_no_loser():

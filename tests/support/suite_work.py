@@ -17,8 +17,9 @@ def run(task: dict[str, Any], progress: Any) -> dict[str, Any]:
         with open(path.parent / "journal.txt", "a") as journal:
             journal.write(f"{time.monotonic():.6f} {path.stem} {what}\n")
 
-    outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None}
-    Path(task["emitted"]).write_text(f"# {task['problem']}\n")
+    outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None, "page": True}
+    for name in ("emitted", "page"):
+        Path(task[name]).write_text(f"# {task['problem']}\n")
     with progress.stage("build"):
         exec(path.read_text(),
              {"device_lock": device_lock, "note": note, "outcome": outcome, "time": time, "task": task})

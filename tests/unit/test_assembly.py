@@ -10,10 +10,11 @@ import pytest
 
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.assembly import folded, used
-from kernelwright.emit.lines import comment, replaced_nodes, source_lines
+from kernelwright.emit.lines import comment, source_lines
 from kernelwright.emit.runtime import build_text
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Origin, make
+from kernelwright.plan.steps import replaced_nodes
 
 TEXT = '''\
 import os

@@ -56,7 +56,7 @@ def record(name: str, *modes: dict, **changes: Any) -> dict[str, Any]:
     return {"schema": 1, "problem": name, "level": name.split("/")[0], "state": "verified", "error": None,
             "result": result, "seconds": 12.0, "attempts": 1, "peak_memory_bytes": 10**9, "device": "A Device",
             "versions": {"torch": "2.11.0"}, "settings": {}, "started": "2026-11-21T10:00:00+00:00", "emitted": None,
-            "stopped_seconds": 0.0, **changes}
+            "page": f"{name} & more_new.html", "stopped_seconds": 0.0, **changes}
 
 
 def failed(name: str, state: str = "error") -> dict[str, Any]:
@@ -233,8 +233,8 @@ class Checker(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.counts[tag] = self.counts.get(tag, 0) + 1
-        self.loading += [(name, value) for name, value in attributes
-                         if name in ("src", "href", "srcset", "xlink:href") or name.startswith("on")]
+        loads = {"src", "srcset", "xlink:href", *({"href"} if tag != "a" else ())}
+        self.loading += [(name, value) for name, value in attributes if name in loads or name.startswith("on")]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -256,6 +256,7 @@ def test_page():
     assert checker.counts["script"] == 1, "the records' own text stays text"
     assert "url(" not in page and "@import" not in page and "http" not in page
     assert checker.counts["details"] == len(RECORDS) and checker.counts["svg"] == 2
+    assert page.count('">Its whole report</a>') == len(RECORDS) and 'href="level1/9_fast%20%26%20more_new.html"' in page
     for words in (EVIL, "a rule", "Stays with PyTorch", "KW202", "Passed.", "m.py:3", "load 1.50 s", "a < b & c"):
         assert words in checker.text
     assert render_page(RECORDS, title="a <title>") == page

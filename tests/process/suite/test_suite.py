@@ -194,6 +194,8 @@ def test_each_problem_for_itself(tmp_path):
     # A file stands in the folder only where it is verified.
     assert [p.name for p in (tmp_path / "out").glob("*.py")] == ["good_new.py"]
     assert records["good"]["emitted"] == "good_new.py" and records["good"]["log"] is None
+    assert [p.name for p in (tmp_path / "out").glob("*_new.html")] == ["good_new.html"] == [
+        record["page"] for record in records.values() if record["page"]]
     child = next(int(what.split()[1]) for _, _, what in journal(tmp_path) if what.startswith("child"))
     assert processes.state(child) in ("", "Z", "X"), "what a problem starts in a session of its own is ended, too"
     for record in records.values():
@@ -574,7 +576,9 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
     assert good["result"]["modes"][0]["certificate"]["passed"] and "graph" not in good["result"]["modes"][0]
     assert good["settings"]["tiny"] and good["versions"]["torch"] and good["seconds"] > 0
     assert emitted.stat().st_mtime_ns == before, "a finished problem does not run again"
-    assert "<html" in (tmp_path / "out" / "page.html").read_text()
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "<html" in page and 'href="level1/2_good_new.html"' in page
+    assert "2_good: C++ kernels for" in (tmp_path / "out" / good["page"]).read_text(encoding="utf-8")
     assert "KW601" in bench(tmp_path, "p", "--filter", "nothing").stderr
 
 

@@ -39,6 +39,25 @@ def test_eager_itself_passes_and_figures_are_right() -> None:
     assert found.elements == 1200 and found.shape == (6, 5, 40)
 
 
+def test_errors_are_spread_over_elements_as_they_are() -> None:
+    """Of a sample at equal distances; in any order of axes, and where NaN stand."""
+    reference = torch.ones(8, 1000, dtype=torch.float64)
+    wrong, eager = reference.clone(), reference.clone()
+    wrong[:, ::20] += 1e-4  # one element of twenty
+    eager += 1e-6
+    found = one(wrong, eager, reference)
+    assert found.spread == pytest.approx((0.0, 0.0, 1e-4, 1e-4)) and found.eager_spread == pytest.approx((1e-6,) * 4)
+    turned = [t.t().contiguous().t() for t in (wrong, eager, reference)]
+    assert one(*turned).spread == pytest.approx(found.spread)
+    for t in (wrong, eager, reference):
+        t[0] = math.nan
+    assert one(wrong, eager, reference).spread == pytest.approx(found.spread)
+    single = torch.tensor(2.0, dtype=torch.float64)
+    assert one(single + 2e-7, single, single).spread == pytest.approx((1e-7,) * 4)
+    nothing = torch.zeros(3, dtype=torch.float64)
+    assert one(nothing, nothing, nothing).spread == () and one(nothing[:0], nothing[:0], nothing[:0]).spread == ()
+
+
 def test_zeros_under_the_absolute_tolerance_are_rejected() -> None:
     reference = torch.softmax(random(16, 4096) * 0.1, 1) * 1e-3  # all far below atol
     eager = reference.float()
