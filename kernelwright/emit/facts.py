@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -56,6 +57,12 @@ def written_facts(tables: Sequence[Facts], holds: Mapping[str, bool]) -> list[Fa
     """The tables without the facts that nothing reads."""
     unread = {key for name, usual in OPTIONAL.items() if not holds[name] for key in usual}
     return [[(key, text) for key, text in table if key not in unread] for table in tables]
+
+
+def keeps_functions(model: nn.Module) -> bool:
+    """Whether modules have functions among their attributes that have something around them, as submodules."""
+    return any(isinstance(value, FunctionType) and value.__closure__ for module in model.modules()
+               for value in vars(module).values())
 
 
 def has_objects(model: nn.Module) -> bool:

@@ -20,6 +20,7 @@ from kernelwright.emit.facts import (
     conditions,
     has_objects,
     is_recordable,
+    keeps_functions,
     literal,
     module_facts,
     plan_facts,
@@ -155,6 +156,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
         "TOGETHER": "kw_launch_together(" in kernels.text,
+        "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
         "VALUES": any(n is None for v in variants for n in v.plan.graph.inputs),
         "ORDERS": any(leaf.get("order") is not None for v in variants

@@ -2,7 +2,7 @@
 their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
-TOGETHER: the blocks of some kernel all run at once.
+TOGETHER: the blocks of some kernel all run at once; FUNCTIONS: modules keep functions that have something around them.
 """
 
 ONCE = '''\
@@ -231,10 +231,11 @@ def _kernelwright_twin(model, binding):
             if isinstance(value, (dict, set)):  # hooks
                 memo[id(value)] = type(value)()
     twin = copy.deepcopy(model, memo)
-    for module, own in zip(model.modules(), twin.modules()):
-        for name, value in vars(module).items():
-            if isinstance(value, types.FunctionType) and value.__closure__:
-                vars(own)[name] = _kernelwright_function(value, memo)
+    if FUNCTIONS:
+        for module, own in zip(model.modules(), twin.modules()):
+            for name, value in vars(module).items():
+                if isinstance(value, types.FunctionType) and value.__closure__:
+                    vars(own)[name] = _kernelwright_function(value, memo)
     return twin
 
 
