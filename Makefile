@@ -12,6 +12,8 @@ PYTHON ?= $(shell tools/find-python)
 # Processes that run tests side by side: each file in one of them, since what its tests share is made once. On two cores
 # three of them leave none idle while one waits.
 JOBS ?= 3
+# Where bytecode is not to be written, each of these processes, and each that a test starts, compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 DEMO := build/demo
 
 .PHONY: venv demo check test attacks lint clean
