@@ -82,7 +82,9 @@ class _Search:
         source: dict[Node, Node] = {}
         for node, new in moved.items():
             source.setdefault(new, node)
-        covers = {last: tuple(n for n in covered if n.kind != "view" and known[n] not in present)
+        place = {node: number for number, node in enumerate(self.order)}
+        covers = {last: tuple(n for n in sorted(covered, key=place.__getitem__)
+                              if n.kind != "view" and (n is last or known[n] not in present))
                   for last, (_, _, covered) in self.taken.items()}
         return Rolled(moved, source, covers)
 
