@@ -395,3 +395,20 @@ def test_scores_are_told_apart_from_what_only_looks_like_them():
                    heads())
     one, other, third = (step.kernel for step in attentions(plan))
     assert one == other != third
+
+
+@pytest.mark.parametrize("name", ["PyTorch's", "PyTorch's, truths", "PyTorch's, biases", "by hand", "filled",
+                                  "rectified"])
+@pytest.mark.parametrize("operand", range(3))
+def test_nan_reaches_what_it_reaches_in_the_model(name, operand):
+    """A mask of truth values is added to scores as PyTorch's operator adds it, and replaces them where a model does."""
+    function, inputs, _ = FOUND[name]
+    given = [x.double() if x.is_floating_point() else x for x in inputs]
+    given[operand] = given[operand].clone()
+    given[operand][0, 1, 30, 2] = math.nan
+    model = Of(function)
+    graph = capture(model, inputs)
+    plan = make_plan(graph, graph, attention=True)
+    assert attentions(plan)
+    (found,), _ = run_plan(plan, values_of(model, graph, tuple(given)))
+    assert torch.equal(found.isnan(), model(*given).isnan()) and found.isnan().any() and not found.isnan().all()
