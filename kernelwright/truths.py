@@ -137,6 +137,10 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
     if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
         # So it is where a running product leaves the range of its type: zero times infinity.
         informative |= {"with Inf", "large", "scaled", "heavy-tailed", "loud start", "loud end", "loud tile"}
+    if any(isinstance(s.kernel, Attention) and s.kernel.causal for s in mode.plan.kernels):
+        # What stands in columns that causality hides reaches nothing. PyTorch's kernels multiply some of them by zero,
+        # and which these are is a matter of their blocks.
+        informative |= {"with Inf", "with NaN"}
     planned = default_trials(settings.seed)[:1 if not mode.plan.kernels else RECORDED if brief else None]
     if mode.plan.kernels and not brief:
         planned = (*planned[:RECORDED], *_of_axes(problem, mode, settings), *planned[RECORDED:])

@@ -141,6 +141,40 @@ def _attention(d: Draw, x: Value) -> None:
         d.emit(f"F.softmax({scores}, dim=-1) @ {x}", bits=x.bits)
 
 
+#: Sizes of heads: batch, heads, rows, columns. There are as many scores as it takes for a kernel of their own.
+_HEADS = [(2, 2, 64, 64), (1, 3, 80, 70), (4, 4, 33, 40), (1, 1, 130, 130), (2, 1, 17, 500), (1, 2, 300, 29)]
+_WEIGHTS = [
+    "torch.softmax({q} @ {k}.transpose(-2, -1) / 3, dim=-1)", "({q} @ {k}.mT + {bias}).softmax(-1)",
+    "({q} * 0.3 @ {k}.mT).masked_fill({mask}, float('-inf')).softmax(-1)", "torch.relu({q} @ {k}.mT * 0.1)",
+    "F.softmax(torch.einsum('bhld,bhsd->bhls', {q}, {k}) - {bias}.abs(), -1)", "torch.sigmoid({q} @ {k}.mT - 2)",
+    "torch.where({mask}, -1e9, 5 * torch.tanh({q} @ {k}.mT / 5)).softmax(-1)", "{q} @ {k}.mT * {bias} / 8",
+    "F.softmax({q} @ {k}.mT, -1, dtype=torch.float32)", "({q} @ {k}.mT).softmax(-2)"]
+_CALLS = ["", ", is_causal=True", ", attn_mask={bias}", ", attn_mask=~{mask}", ", scale=0.3"]
+
+
+@production("attention of heads", 0.5, (1, 4))
+def _heads(d: Draw, x: Value) -> None:
+    batch, heads, rows, columns = d.one_of(_HEADS)
+    depth, width = d.number(1, 9), d.number(1, 7)
+    given = [d.input((batch, heads, size, last)) if d.chance(0.6) else
+             f"{d.input((batch, size, heads, last))}.transpose(1, 2)"
+             for size, last in ((rows, depth), (columns, depth), (columns, width))]
+    if rows == columns and d.chance(0.2):
+        given[1] = given[0]
+    wide = [d.one_of([size, size, 1]) for size in (batch, heads, rows)]
+    mask, bias = "", ""
+    text = d.one_of(_WEIGHTS) if d.chance(0.6) else "F.scaled_dot_product_attention({q}, {k}, {v}" + d.one_of(_CALLS)
+    if "{mask}" in text:
+        shape = ", ".join(map(str, (*wide, columns)))
+        mask = str(d.input((*wide, columns), f"torch.rand({shape}) < {d.one_of([0.2, 0.6, 0.99])}"))
+    if "{bias}" in text:
+        bias = str(d.input((*wide, columns)))
+    text = text.format(q=given[0], k=given[1], v=given[2], mask=mask, bias=bias)
+    text = f"{text})" if text.startswith("F.scaled") else f"{text} @ {given[2]}"
+    d.emit(d.one_of([text, f"({text}).transpose(1, 2)", f"({text}).transpose(1, 2).flatten(2)",
+                     f"({text}).flatten(0, 1)"]), bits=4.0 if "soft" in text or "scaled" in text else 16.0)
+
+
 @production("recurrent", 0.25, (3, 3))
 def _recurrent(d: Draw, x: Value) -> None:
     kind = d.one_of(["GRU", "LSTM", "RNN"])

@@ -70,7 +70,7 @@ def meaning(step: KernelStep) -> str:
         return (f"{kernel.steps} steps of a recurrence of {'a state' if count == 1 else f'{count} states'} of {shape}: "
                 f"{gates}all that follows")
     if isinstance(kernel, Attention):
-        weights = "softmax of " if kernel.softmax else ""
+        weights = "causal " * kernel.causal + "softmax of " * kernel.softmax
         return (f"{kernel.batch} times {kernel.rows} rows: {weights}products of {kernel.depth} elements with "
                 f"{kernel.columns} columns, times their {kernel.width} values; no product is stored")
     if step.copies:

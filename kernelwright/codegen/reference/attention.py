@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from kernelwright.codegen.reference.loops import node_value, positions
+from kernelwright.ir.ops.attention import causal_product
 from kernelwright.plan.expressions import Expression, walk
 from kernelwright.plan.kernels import Attention
 
@@ -44,7 +45,7 @@ def evaluate(kernel: Attention, inputs: Sequence[torch.Tensor], output_sizes: Se
             weight = weight.masked_fill(torch.isneginf(score).all(-1, keepdim=True), 0.0)
     else:
         weight = score.masked_fill(hidden, 0.0)
-    result = weight @ values
+    result = causal_product(weight, values, kernel.shift) if kernel.causal else weight @ values
     output = torch.zeros(output_sizes[0], dtype=dtype)
     domain = (*kernel.outer, kernel.rows, 1, 1, kernel.width)
     result = result.reshape(*kernel.outer, kernel.rows, 1, 1, kernel.width)

@@ -23,8 +23,8 @@ class Form:
     operands: a leaf for each input. product: the product of queries and keys, of operands. score: what is made of it.
     weights: a leaf for the softmax of the score along ``axis``, or for the score itself where that is None. result: the
     product of the weights with values, and shown: that, permuted and reshaped. causal: the score's last two axes are
-    rows and columns, and columns behind a row's own number are hidden: they have no weight. empty_rows: a row whose
-    scores are all -inf has the result 0.
+    rows and columns, the result is a matmul, and columns behind a row's own number are not there: they have no weight,
+    whatever stands in them. empty_rows: a row whose scores are all -inf has the result 0.
     """
 
     operands: tuple[Node, ...]
@@ -65,8 +65,24 @@ def attention(*inputs: torch.Tensor, form: Form) -> torch.Tensor:
         score = torch.softmax(score, form.axis)
         if form.empty_rows:
             score = score.masked_fill(empty, 0.0)
-    (result,) = evaluated([form.shown], leaves | {form.weights: score}, first.device)
+    leaves[form.weights] = score
+    if form.causal:
+        weights, values = evaluated(form.result.inputs, leaves, first.device)
+        leaves[form.result] = causal_product(weights, values)
+    (result,) = evaluated([form.shown], leaves, first.device)
     return result
+
+
+def causal_product(weights: torch.Tensor, values: torch.Tensor, shift: int = 0) -> torch.Tensor:
+    """The matrix product of weights with values, of which row i has the first i + 1 + ``shift`` columns alone: what is
+    not finite elsewhere reaches nothing. Weights of other columns are 0, or NaN in a row that has no columns."""
+    if bool(values.isfinite().all()):
+        return weights @ values
+    rows, columns = weights.shape[-2:]
+    ends = [min(max(i + 1 + shift, 0), columns) for i in range(rows)]
+    sums = [weights[..., i:i + 1, :end] @ values[..., :end, :] if end else
+            weights[..., i:i + 1, :1] @ torch.ones_like(values[..., :1, :]) for i, end in enumerate(ends)]
+    return torch.cat(sums, -2)
 
 
 def _operations(node: Applied) -> int:
@@ -76,4 +92,4 @@ def _operations(node: Applied) -> int:
 
 declare("attention", "special", attention, not_torch, operations=_operations)
 
-__all__ = ["Form", "attention"]
+__all__ = ["Form", "attention", "causal_product"]

@@ -155,6 +155,8 @@ class _Compiler:
             raise NoForm("weights that are changed once more")
         value = self.puller.pull(form.result.inputs[1 - self.side], at[1 - self.side])
         weights = self.found["weights"]
+        if form.axis is not None and form.weights.shape[form.axis] != sizes[self.columns]:
+            raise NoForm("a softmax over other columns than those of values")
         if form.axis is not None and any(
                 (p != self._unit(count + 1)) if n == form.axis else p.coefficients[count + 1]
                 for n, p in enumerate(weights) if form.weights.shape[n] != 1):

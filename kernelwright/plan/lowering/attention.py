@@ -82,7 +82,9 @@ class _Search:
         source: dict[Node, Node] = {}
         for node, new in moved.items():
             source.setdefault(new, node)
-        covers = {last: tuple(n for n in covered if n.kind != "view" and known[n] not in present)
+        place = {node: number for number, node in enumerate(self.order)}
+        covers = {last: tuple(n for n in sorted(covered, key=place.__getitem__)
+                              if n.kind != "view" and (n is last or known[n] not in present))
                   for last, (_, _, covered) in self.taken.items()}
         return Rolled(moved, source, covers)
 
@@ -264,8 +266,9 @@ def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] |
     if mask is not None:
         if not isinstance(mask, Node) or mask.dtype not in ("bool", "float32") or causal:
             return None
-        score = make("where", mask, score, constant(float("-inf"))) if mask.dtype == "bool" else \
-            make("add", score, mask)
+        if mask.dtype == "bool":  # as PyTorch's own: of a score that is NaN more is left than where it is replaced
+            mask = make("where", mask, constant(0.0), constant(float("-inf")))
+        score = make("add", score, mask)
     weights = _leaf("weights", score)
     return product, score, weights, make("matmul", weights, value), score.rank - 1, causal, mask is not None
 
