@@ -974,7 +974,6 @@ import platform
 import struct
 import tempfile
 import threading
-import types
 import warnings
 import weakref
 from pathlib import Path
@@ -1361,33 +1360,7 @@ def _kernelwright_twin(model, binding):
             if isinstance(value, (dict, set)):  # hooks
                 memo[id(value)] = type(value)()
     twin = copy.deepcopy(model, memo)
-    for module, own in zip(model.modules(), twin.modules()):
-        for name, value in vars(module).items():
-            if isinstance(value, types.FunctionType) and value.__closure__:
-                vars(own)[name] = _kernelwright_function(value, memo)
     return twin
-
-
-def _kernelwright_function(function, memo):
-    """A copy of a function that is an attribute: what it has around it, as submodules, is that of the copied model."""
-    if id(function) in memo:
-        return memo[id(function)]
-    cells = [types.CellType() for _ in function.__closure__]
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
-                              tuple(cells))
-    made.__kwdefaults__ = function.__kwdefaults__
-    memo[id(function)] = made
-    for cell, around in zip(cells, function.__closure__):
-        try:
-            value = around.cell_contents
-        except ValueError:  # nothing is there yet
-            continue
-        if isinstance(value, types.FunctionType) and value.__closure__:
-            value = _kernelwright_function(value, memo)
-        elif isinstance(value, (torch.nn.Module, types.MethodType, list, tuple, dict)):
-            value = copy.deepcopy(value, memo)
-        cell.cell_contents = value
-    return made
 
 
 class _KernelwrightOriginal(torch.nn.Module):
