@@ -39,7 +39,15 @@ from kernelwright.capture.tracing import (
     without_scopes,
 )
 from kernelwright.capture.values import BuildsParts
-from kernelwright.capture.watch import changed, draws_of_its_own, outside_kept, plain_state, random_states_kept, watched
+from kernelwright.capture.watch import (
+    changed,
+    draws_of_its_own,
+    outside_kept,
+    plain_state,
+    random_states_kept,
+    watched,
+    without_registered,
+)
 from kernelwright.ir.graph import Graph
 from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
@@ -103,7 +111,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     except Exception as error:
         place = module_of(error, work)
         if "assigned during export" in str(error) and check_state is not None:
-            _check_state(assigned, check_state, name, file, attributes)
+            _check_state(without_registered(model, assigned), check_state, name, file, attributes)
         try:
             _explain(error, model, inputs, changed(before, plain_state(work)) or assigned, name, file, recording)
         except (errors.DataDependentControlFlow, errors.HiddenState) as coded:
@@ -129,7 +137,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if values and kept:
         raise NotCapturable("Python reads values of tensors that are not of the call")
     # What was changed and put back is no state, as far as nobody can run the model to see.
-    remains = changed(before, after) or (assigned if check_state is not None else [])
+    remains = without_registered(model, changed(before, after) or (assigned if check_state is not None else []))
     if remains:
         _check_state(remains, check_state, name, file, attributes)
     carried.check(call.left, call.kept, after_a_call=questions.builds)

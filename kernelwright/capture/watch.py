@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from kernelwright.containers import leaves
 from kernelwright.problem.outside import Outside
 from kernelwright.problem.seeds import random_states, seeded
 
@@ -67,6 +68,22 @@ def plain_state(model: torch.nn.Module) -> dict[str, Any]:
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The names whose values differ."""
     return sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+
+
+def without_registered(model: torch.nn.Module, names: Sequence[str]) -> list[str]:
+    """Those of the plain attributes that hold something else than the model's own parameters and buffers, and what
+    refers to them, as the lists of PyTorch's recurrent layers do, into which a trace puts its own."""
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+
+    def holds_others(name: str) -> bool:
+        path, _, key = name.rpartition(".")
+        module = model.get_submodule(path)
+        held = list(leaves(vars(module).get(key)))
+        if type(module).__module__.startswith("torch.") and not any(isinstance(part, torch.Tensor) for part in held):
+            return False
+        return any(id(part) not in own for part in held) or not held
+
+    return [name for name in names if holds_others(name)]
 
 
 def print_of(value: Any, depth: int = 0) -> Any:
