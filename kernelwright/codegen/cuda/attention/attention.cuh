@@ -5,6 +5,7 @@ namespace @NAME@_detail {
 constexpr int BATCH = @BATCH@, ROWS = @ROWS@, COLUMNS = @COLUMNS@, DEPTH = @DEPTH@, WIDTH = @WIDTH@;
 constexpr int GROUPS = @GROUPS@, STAGES = @STAGES@, TILE_COLUMNS = @TILE_COLUMNS@;
 constexpr int PACKERS = @PACKERS@, THREADS = 128 * (GROUPS + 1), ARRIVALS = @ARRIVALS@;
+constexpr unsigned LOUDER = 20;  // powers of two between values of a tile, beyond which float16 terms lose digits
 constexpr int DEEP = @DEEP@, WIDE = @WIDE@;  // elements of a query and of a part of a value, with zeros at the end
 constexpr int ROW_TILES = (ROWS + 63) / 64, ROW_BLOCKS = (ROWS + 64 * GROUPS - 1) / (64 * GROUPS);
 constexpr int TILES = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, PARTS = (WIDTH + WIDE - 1) / WIDE;

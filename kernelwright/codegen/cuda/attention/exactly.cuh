@@ -1,5 +1,6 @@
 // Rows of a point of which some operand is not finite, in multiply-adds alone: split into terms, infinities would be no
-// numbers. Scores whose digits do not tell them apart are computed so, too.
+// numbers. So are those of operands some of which would lose digits beside others, and of scores and weights beyond what
+// terms hold.
 static __device__ __noinline__ void exactly(@EXACT_PARAMETERS@int first_row, int end_row, int begin) {
   constexpr int EACH = (WIDE + 31) / 32;
   const int lane = threadIdx.x % 32, end = begin + WIDE < WIDTH ? begin + WIDE : WIDTH;

@@ -117,11 +117,11 @@ _CONVERTING = _Way(
     """\
 constexpr long long COUNTER = 0, PACKED_BYTES = 4;  // the number of the next piece of work that no block has
 constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
-""", "PACKERS / 32", " + 4 * (GROUPS + 2 * STAGES + 2 + PACKERS / 16)", "",
+""", "PACKERS / 32", " + 4 * (GROUPS + 2 * STAGES + 2 + PACKERS / 8)", "",
     """\
   volatile int* const following = next_work + 1;
-  // What undoes the scales of queries, and of keys and values of each stage; whether any is not finite, of this piece
-  // of work and of the one before; and the greatest magnitudes of each warp.
+  // What undoes the scales of queries, and of keys and values of each stage; whether operands are split at all, of this
+  // piece of work and of the one before; and the extremes of each warp.
   float* const own_factors = reinterpret_cast<float*>(shared + OPERAND_BYTES + 8 * BARRIERS + 8);
   unsigned* const own_flags = reinterpret_cast<unsigned*>(own_factors + GROUPS + 2 * STAGES);
 """, "kw_registers_fewer<@FEWER@>();", text_beside(__file__, "producer_that_converts.cuh"),
@@ -326,6 +326,8 @@ class _Text:
         else:
             values = {
                 "TOP": "0.0f", "EXACT_STATE": "", "EXACT_TOP": "", "EXACT_WEIGHT": "score_at(own)", "EXACT_TOTAL": "",
+                "STATE": ";\n    bool far = false",  # a weight that is not finite
+                "FAR": f"    if (__any_sync(0xffffffffu, far)) {{\n{_EXACTLY}      continue;\n    }}\n",
                 "EXACT_WHOLE": "    const float scale = 1.0f;",
                 "WHOLE": "      const float scale = weight_unit(top[h]);"}
         if slope is not None:  # scores are multiples of products: the greatest is found first, and multiplied
@@ -342,7 +344,8 @@ class _Text:
             call = score.call("x * factor", i="row", j="column + n / 2 * 8 + n % 2")
             hidden = "-INFINITY" if self.kernel.softmax else "0.0f"
             values |= {
-                "SLOPE": "", "STATE": "", "FAR": "", "MOST": "top[h]", "MOST_AFTER": "",
+                "SLOPE": "", "MOST": "top[h]", "MOST_AFTER": "",
+                **({"STATE": "", "FAR": ""} if self.kernel.softmax else {}),
                 "ROW": "        const int row = i + 8 * h < ROWS ? i + 8 * h : ROWS - 1;\n",
                 "LIMIT": "        const int columns = columns_of(row) - column;\n",
                 "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call} : {hidden};"}

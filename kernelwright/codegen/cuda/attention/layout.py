@@ -53,7 +53,7 @@ class Layout:
         """Shared memory of a block."""
         stage = 4 * self.tile_columns * (self.deep + self.wide)
         return 4 * self.deep * 64 * self.groups + self.stages * stage + 8 * (3 + 4 * self.stages) + \
-            self.converts * 4 * (self.groups + 2 * self.stages + 2 + self.packers // 16)
+            self.converts * 4 * (self.groups + 2 * self.stages + 2 + self.packers // 8)
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -19,26 +19,40 @@ struct Tile {
     }
   }
 
-  // `factor` becomes the inverse of the power of two; `flag` is set where a value is not finite. `greatest_of` is one
-  // number for each warp, which the next call but one may have again.
-  __device__ __forceinline__ void put(unsigned short* to, float* factor, unsigned* flag, unsigned* greatest_of) const {
-    unsigned greatest = 0u;
+  // `factor` becomes the inverse of the power of two; `flag` is set where a value is not finite, or where 8 neighbours
+  // are so much less than the greatest value that they would lose digits. `extremes` are two numbers for each warp, which
+  // the next call but one may have again.
+  __device__ __forceinline__ void put(unsigned short* to, float* factor, unsigned* flag, unsigned* extremes) const {
+    unsigned greatest = 0u, least = 0xffffffffu;  // of the greatest of 8 neighbours, but of zeros
 #pragma unroll
-    for (int n = 0; n < EACH; ++n)
+    for (int n = 0; n < EACH; ++n) {
+      unsigned own = 0u;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[n][e]) & 0x7fffffffu);
+      for (int e = 0; e < 8; ++e) own = max(own, __float_as_uint(x[n][e]) & 0x7fffffffu);
+      greatest = max(greatest, own);
+      least = min(least, own - 1u);  // that of zeros is the greatest number
+    }
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, lanes));
-    if (threadIdx.x % 32 == 0) greatest_of[threadIdx.x / 32] = greatest;
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, lanes));
+      least = min(least, __shfl_xor_sync(0xffffffffu, least, lanes));
+    }
+    if (threadIdx.x % 32 == 0) {
+      extremes[2 * (threadIdx.x / 32)] = greatest;
+      extremes[2 * (threadIdx.x / 32) + 1] = least;
+    }
     kw_part_sync(1, PACKERS);
 #pragma unroll
-    for (int warp = 0; warp < PACKERS / 32; ++warp) greatest = max(greatest, greatest_of[warp]);
+    for (int warp = 0; warp < PACKERS / 32; ++warp) {
+      greatest = max(greatest, extremes[2 * warp]);
+      least = min(least, extremes[2 * warp + 1]);
+    }
     // The greatest value becomes one of 2^14 to 2^15.
     const unsigned exponent = max(min(greatest >> 23, 254u), 15u);
     const float scale = __uint_as_float((268u - exponent) << 23);
     if (threadIdx.x == 0) {
       *factor = __uint_as_float((exponent - 14u) << 23);
-      if (greatest >= 0x7f800000u) *flag = 1u;
+      if (greatest >= 0x7f800000u || (least < greatest && greatest - least > LOUDER << 23)) *flag = 1u;
     }
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {

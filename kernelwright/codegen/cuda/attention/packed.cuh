@@ -1,6 +1,6 @@
 static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, unsigned char* packed) {
   using namespace @NAME@_detail;
-  __shared__ unsigned greatest_of[PACKERS / 32];
+  __shared__ unsigned extremes[PACKERS / 16];
   float* const factors = reinterpret_cast<float*>(packed + FACTORS);
   unsigned* const flags = reinterpret_cast<unsigned*>(packed + FLAGS);
   long long tile = blockIdx.x;
@@ -10,7 +10,7 @@ static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, uns
     Queries queries;
     queries.take([&](float (&x)[8], int row, int k) { if (first + row < ROWS) @TAKE_QUERY@; });
     queries.put(reinterpret_cast<unsigned short*>(packed + tile * QUERY_BYTES), factors + tile, flags + point,
-                greatest_of);
+                extremes);
     return;
   }
   tile -= QUERY_TILES;
@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, uns
     Keys keys;
     keys.take([&](float (&x)[8], int row, int k) { if (first + row < COLUMNS) @TAKE_KEY@; });
     keys.put(reinterpret_cast<unsigned short*>(packed + KEYS + tile * KEY_BYTES), factors + QUERY_TILES + tile,
-             flags + point, greatest_of);
+             flags + point, extremes);
     return;
   }
   tile -= KEY_TILES;
@@ -30,6 +30,6 @@ static __global__ void __launch_bounds__(256) @NAME@_pack(@PACK_PARAMETERS@, uns
   Values values;
   values.take([&](float (&x)[8], int row, int k) { if (begin + row < WIDTH) @TAKE_VALUE@; });
   values.put(reinterpret_cast<unsigned short*>(packed + VALUES + tile * VALUE_BYTES),
-             factors + QUERY_TILES + KEY_TILES + tile, flags + point, greatest_of);
+             factors + QUERY_TILES + KEY_TILES + tile, flags + point, extremes);
 }
 

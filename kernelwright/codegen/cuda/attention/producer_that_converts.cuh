@@ -1,5 +1,5 @@
     unsigned parity = 1, read_parity = 1, turn = 0;
-    unsigned* const greatest_of = own_flags + 2;
+    unsigned* const extremes = own_flags + 2;
     const auto arrive = [&](unsigned barrier) {
       kw_shared_written();
       __syncwarp();
@@ -29,7 +29,7 @@
         Queries queries_of;
         queries_of.take([&](float (&x)[8], int row, int k) { if (first + row < ROWS) @TAKE_QUERY@; });
         queries_of.put(reinterpret_cast<unsigned short*>(shared + group * QUERY_BYTES), own_factors + group, flag,
-                       greatest_of + turn * (PACKERS / 32));
+                       extremes + turn * (PACKERS / 16));
         turn ^= 1;
       }
       arrive(queries_there);
@@ -47,14 +47,14 @@
         kw_barrier_wait(keys_read + 8 * stage, parity);
         __syncwarp();
         keys.put(reinterpret_cast<unsigned short*>(to), own_factors + GROUPS + stage, flag,
-                 greatest_of + turn * (PACKERS / 32));
+                 extremes + turn * (PACKERS / 16));
         turn ^= 1;
         arrive(keys_there + 8 * stage);
         if (tile + 1 < tiles) take_keys(first + TILE_COLUMNS);
         kw_barrier_wait(values_read + 8 * stage, parity);
         __syncwarp();
         values.put(reinterpret_cast<unsigned short*>(to + KEY_BYTES), own_factors + GROUPS + STAGES + stage, flag,
-                   greatest_of + turn * (PACKERS / 32));
+                   extremes + turn * (PACKERS / 16));
         turn ^= 1;
         arrive(values_there + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
