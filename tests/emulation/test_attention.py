@@ -109,7 +109,7 @@ def test_columns_that_are_hidden_have_no_influence(library):
     case, inputs = CASES[number], CASES[number].tensors()
     before = run(library, number, inputs)
     for operand in (1, 2):
-        for value in (float("nan"), float("inf"), 1e4):
+        for value in (float("nan"), float("inf"), 1e4, 1e30):
             inputs = case.tensors()
             inputs[operand][:, :, 90:] = value
             found = run(library, number, inputs)
@@ -125,6 +125,28 @@ def test_scores_that_are_not_finite(library, fill, rows):
     found = run(library, number, inputs)
     check(case, inputs, found)
     assert found[0, 1, rows].isnan().all() and found[0, 0].isfinite().all()
+
+
+@kinds
+@pytest.mark.parametrize("operand", [0, 1, 2])
+def test_what_is_quiet_beside_loud_values_keeps_its_digits(library, kind, operand):
+    """One row of queries or keys, and two elements of all values, far below the others of their tile."""
+    number = KINDS[kind]
+    case, inputs = CASES[number], CASES[number].tensors()
+    part = inputs[2][..., :2] if operand == 2 else inputs[operand][..., 3, :]
+    part *= 1e-12
+    found, right, eager = run(library, number, inputs), case.computed(inputs), case.computed(inputs, torch.float32)
+    few = (..., slice(2)) if operand == 2 else (..., 3, slice(None)) if operand == 0 else (...,)
+    exact = right[few].double()
+    scale = exact.abs().max()
+    assert (found[few].double() - exact).abs().max() <= 4 * (eager[few].double() - exact).abs().max() + 1e-6 * scale
+
+
+def test_weights_that_leave_the_range_are_infinite(library):
+    number = next(n for n, case in enumerate(CASES) if not case.kernel.softmax)
+    inputs = [t.abs() for t in CASES[number].tensors()]
+    found = run(library, number, [inputs[0] * 1e20, inputs[1] * 1e20, *inputs[2:]])
+    assert found.isinf().any() and not found.isnan().any()
 
 
 # Layouts, and threads --------------------------------------------------------------------------------
