@@ -146,32 +146,32 @@ def state_space(m, c, b, decay, x):
 
 SQUARE = {"rows": ROWS, "columns": ROWS, "depth": DEPTH, "width": DEPTH, "batch": BATCH * HEADS, "softmax": True,
           "causal": False, "empty_rows": False}
-OWN = SQUARE | {"empty_rows": True}
+MASKED = SQUARE | {"empty_rows": True}
 CAUSAL = torch.ones(ROWS, ROWS, dtype=torch.bool).tril()
 #: The function, its inputs, what its record has unlike SQUARE, and modules or parameters.
 FOUND: dict[str, tuple] = {
-    "PyTorch's": (lambda m, q, k, v: sdpa(q, k, v), heads(), OWN),
-    "PyTorch's, causal": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(), OWN | {"causal": True}),
+    "PyTorch's": (lambda m, q, k, v: sdpa(q, k, v), heads(), SQUARE),
+    "PyTorch's, causal": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(), SQUARE | {"causal": True}),
     "PyTorch's, causal, more columns than rows": (
-        lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(40, 70), OWN | {"causal": True, "rows": 40,
+        lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(40, 70), SQUARE | {"causal": True, "rows": 40,
                                                                                 "columns": 70}),
     "PyTorch's, causal, more rows than columns": (
-        lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(70, 40), OWN | {"causal": True, "rows": 70,
+        lambda m, q, k, v: sdpa(q, k, v, is_causal=True), heads(70, 40), SQUARE | {"causal": True, "rows": 70,
                                                                                 "columns": 40}),
     "PyTorch's, truths": (sdpa_masked := lambda m, q, k, v, mask: sdpa(q, k, v, mask),
-                          (*heads(), truths(BATCH, 1, ROWS, ROWS)), OWN),
+                          (*heads(), truths(BATCH, 1, ROWS, ROWS)), MASKED),
     "PyTorch's, rows without columns": (sdpa_masked, (*heads(), truths(ROWS, ROWS) & (torch.arange(ROWS) != 5)[:, None]
-                                                      ), OWN),
-    "PyTorch's, biases": (sdpa_masked, (*heads(), *drawn((HEADS, 1, ROWS))), OWN),
+                                                      ), MASKED),
+    "PyTorch's, biases": (sdpa_masked, (*heads(), *drawn((HEADS, 1, ROWS))), MASKED),
     "PyTorch's, scaled": (lambda m, q, k, v: sdpa(q, k, v, scale=-0.2), heads(64, 40, 5),
-                          OWN | {"rows": 64, "columns": 40, "width": 5}),
-    "PyTorch's, groups of heads": (lambda m, q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), heads(), OWN),
-    "PyTorch's, one key for all heads": (lambda m, q, k, v: sdpa(q, k[:, :1], v[:, :1], enable_gqa=True), heads(), OWN),
-    "PyTorch's, three axes": (lambda m, q, k, v: sdpa(q, k, v), drawn(*[(9, 60, 4)] * 3), OWN | {
+                          SQUARE | {"rows": 64, "columns": 40, "width": 5}),
+    "PyTorch's, groups of heads": (lambda m, q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), heads(), SQUARE),
+    "PyTorch's, one key for all heads": (lambda m, q, k, v: sdpa(q, k[:, :1], v[:, :1], enable_gqa=True), heads(), SQUARE),
+    "PyTorch's, three axes": (lambda m, q, k, v: sdpa(q, k, v), drawn(*[(9, 60, 4)] * 3), SQUARE | {
         "rows": 60, "columns": 60, "depth": 4, "width": 4, "batch": 9}),
-    "PyTorch's, two axes": (lambda m, q, k, v: sdpa(q, k, v), drawn((150, 4), (120, 4), (120, 3)), OWN | {
+    "PyTorch's, two axes": (lambda m, q, k, v: sdpa(q, k, v), drawn((150, 4), (120, 4), (120, 3)), SQUARE | {
         "rows": 150, "columns": 120, "depth": 4, "width": 3, "batch": 1}),
-    "PyTorch's, five axes": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True), drawn(*[(2, 3, 3, 32, 4)] * 3), OWN | {
+    "PyTorch's, five axes": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True), drawn(*[(2, 3, 3, 32, 4)] * 3), SQUARE | {
         "rows": 32, "columns": 32, "depth": 4, "width": 4, "batch": 18, "causal": True}),
     "by hand": (by_hand, heads(), {}),
     "by hand, unlike sizes": (by_hand, heads(72, 40, 5), {"rows": 72, "columns": 40, "width": 5}),
@@ -210,7 +210,7 @@ FOUND: dict[str, tuple] = {
         "scale": torch.rand(HEADS, 1, 1), "shift": torch.randn(1, 1, ROWS, 1)}),
     "scaled operands": (lambda m, q, k, v: (q * m.scale @ (k / 3).mT).softmax(-1) @ (v + 1), heads(), {},
                         {"scale": torch.rand(DEPTH)}),
-    "rotary positions": (lambda m, q, k, v: sdpa(turned(q), turned(k), v, is_causal=True), heads(), OWN | {
+    "rotary positions": (lambda m, q, k, v: sdpa(turned(q), turned(k), v, is_causal=True), heads(), SQUARE | {
         "causal": True}),
     "cosine": (cosine, heads(), {}, {"scale": torch.randn(HEADS, 1, 1)}),
     "biases of positions": (t5, heads(), {}, {"table": nn.Embedding(16, HEADS)}),
