@@ -166,12 +166,14 @@ FOUND: dict[str, tuple] = {
     "PyTorch's, scaled": (lambda m, q, k, v: sdpa(q, k, v, scale=-0.2), heads(64, 40, 5),
                           SQUARE | {"rows": 64, "columns": 40, "width": 5}),
     "PyTorch's, groups of heads": (lambda m, q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), heads(), SQUARE),
-    "PyTorch's, one key for all heads": (lambda m, q, k, v: sdpa(q, k[:, :1], v[:, :1], enable_gqa=True), heads(), SQUARE),
+    "PyTorch's, one key for all heads": (
+        lambda m, q, k, v: sdpa(q, k[:, :1], v[:, :1], enable_gqa=True), heads(), SQUARE),
     "PyTorch's, three axes": (lambda m, q, k, v: sdpa(q, k, v), drawn(*[(9, 60, 4)] * 3), SQUARE | {
         "rows": 60, "columns": 60, "depth": 4, "width": 4, "batch": 9}),
     "PyTorch's, two axes": (lambda m, q, k, v: sdpa(q, k, v), drawn((150, 4), (120, 4), (120, 3)), SQUARE | {
         "rows": 150, "columns": 120, "depth": 4, "width": 3, "batch": 1}),
-    "PyTorch's, five axes": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True), drawn(*[(2, 3, 3, 32, 4)] * 3), SQUARE | {
+    "PyTorch's, five axes": (lambda m, q, k, v: sdpa(q, k, v, is_causal=True),
+                             drawn(*[(2, 3, 3, 32, 4)] * 3), SQUARE | {
         "rows": 32, "columns": 32, "depth": 4, "width": 4, "batch": 18, "causal": True}),
     "by hand": (by_hand, heads(), {}),
     "by hand, unlike sizes": (by_hand, heads(72, 40, 5), {"rows": 72, "columns": 40, "width": 5}),
