@@ -276,8 +276,10 @@ def test_ctrl_c_on_the_command_line_keeps_what_was_answered(model: Path, tmp_pat
         return Said(answer(candidate(1.0, note=str(number))))
 
     program = (
-        "import sys\nimport propose_tools\nfrom kernelwright.propose import session, run\n"
+        "import signal\nimport sys\nimport propose_tools\nfrom kernelwright.propose import session, run\n"
         "import kernelwright.cli as cli\n"
+        # Who runs the tests in the background has it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "run.Tools = lambda: session.Tools(analyse=propose_tools.analyse, judge=propose_tools.Judge(), "
         "optimize=propose_tools.optimize)\nsys.exit(cli.run(sys.argv[1:]))\n")
     with serving(script) as server:
