@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -60,9 +61,16 @@ def written_facts(tables: Sequence[Facts], holds: Mapping[str, bool]) -> list[Fa
 
 
 def keeps_functions(model: nn.Module) -> bool:
-    """Whether modules have functions among their attributes that have something around them, as submodules."""
-    return any(isinstance(value, FunctionType) and value.__closure__ for module in model.modules()
-               for value in vars(module).values())
+    """Whether modules have functions in their attributes that have something around them, or as defaults."""
+    def holds(value: Any) -> bool:
+        if isinstance(value, FunctionType):
+            return bool(value.__closure__ or value.__defaults__ or value.__kwdefaults__)
+        if type(value) is partial:
+            return holds(value.func) or holds(value.args) or holds(value.keywords)
+        return type(value) in (list, tuple, dict) and any(map(holds, value.values() if type(value) is dict else value))
+
+    internal = _forms["_kernelwright_internal"]
+    return any(holds(value) for module in model.modules() for key, value in vars(module).items() if key not in internal)
 
 
 def has_objects(model: nn.Module) -> bool:

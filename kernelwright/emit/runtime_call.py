@@ -234,30 +234,46 @@ def _kernelwright_twin(model, binding):
     if FUNCTIONS:
         for module, own in zip(model.modules(), twin.modules()):
             for name, value in vars(module).items():
-                if isinstance(value, types.FunctionType) and value.__closure__:
-                    vars(own)[name] = _kernelwright_function(value, memo)
+                if name not in _kernelwright_internal and name in vars(own):
+                    vars(own)[name] = _kernelwright_with_functions(value, vars(own)[name], memo)
     return twin
 
 
+def _kernelwright_with_functions(value, copied, memo):
+    """The copy of an attribute, in which functions, too, are of the copied model; ``copied`` where it has none."""
+    if isinstance(value, types.FunctionType):
+        return _kernelwright_function(value, memo)
+    if type(value) in (list, tuple) and len(value) == len(copied):
+        return type(value)([_kernelwright_with_functions(v, c, memo) for v, c in zip(value, copied)])
+    if type(value) is dict and value.keys() == copied.keys():
+        return {key: _kernelwright_with_functions(part, copied[key], memo) for key, part in value.items()}
+    if type(value) is functools.partial:
+        func, args, named = [_kernelwright_with_functions(v, c, memo) for v, c in zip(
+            (value.func, value.args, value.keywords), (copied.func, copied.args, copied.keywords))]
+        return functools.partial(func, *args, **named)
+    return copied
+
+
 def _kernelwright_function(function, memo):
-    """A copy of a function that is an attribute: what it has around it, as submodules, is that of the copied model."""
+    """A copy of a function of a model: what it has around it, or as defaults, as submodules, is the copied model's."""
     if id(function) in memo:
         return memo[id(function)]
-    cells = [types.CellType() for _ in function.__closure__]
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
-                              tuple(cells))
-    made.__kwdefaults__ = function.__kwdefaults__
+
+    def around(value):
+        if isinstance(value, (types.FunctionType, functools.partial, list, tuple, dict, torch.nn.Module,
+                              types.MethodType)):
+            return _kernelwright_with_functions(value, copy.deepcopy(value, memo), memo)
+        return value
+
+    cells = tuple([types.CellType() for _ in function.__closure__ or ()])
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
     memo[id(function)] = made
-    for cell, around in zip(cells, function.__closure__):
+    made.__defaults__, made.__kwdefaults__ = around(function.__defaults__), around(function.__kwdefaults__)
+    for cell, outer in zip(cells, function.__closure__ or ()):
         try:
-            value = around.cell_contents
+            cell.cell_contents = around(outer.cell_contents)
         except ValueError:  # nothing is there yet
             continue
-        if isinstance(value, types.FunctionType) and value.__closure__:
-            value = _kernelwright_function(value, memo)
-        elif isinstance(value, (torch.nn.Module, types.MethodType, list, tuple, dict)):
-            value = copy.deepcopy(value, memo)
-        cell.cell_contents = value
     return made
 
 

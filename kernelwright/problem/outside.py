@@ -120,6 +120,7 @@ class _Reader:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.own = type(model).__module__
+        self.parts = {id(module) for module in model.modules()}
         self.found = Outside()
         self.seen_code: set[CodeType] = set()
         self.seen_objects: dict[int, Any] = {}
@@ -261,6 +262,8 @@ class _Reader:
         """Note a value that Python code reads, and what can be reached from it."""
         if isinstance(value, torch.Tensor):
             self.found.tensors.setdefault(text, value)
+            return
+        if id(value) in self.parts:  # a function of the model reaches a part of it, of which modes know
             return
         if isinstance(value, nn.Module):  # a layer that is no part of the model
             for path, module in value.named_modules():

@@ -23,16 +23,21 @@ from kernelwright.settings import Settings
 
 PROBLEMS = {
     "functions around submodules": '''
+        from functools import partial
+
         class Model(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
+                self.first, self.second, self.third, self.fourth, self.fifth = (nn.Linear(32, 32) for _ in range(5))
                 layers = [self.first]
                 inner = lambda x: torch.tanh(layers[0](x))
                 self.mixed = lambda x: inner(x) * torch.sigmoid(self.second(x))
+                self.scaled = [lambda x, layer=self.third: layer(x) * 0.5]
+                self.named = {"bound": self.fourth.forward, "partial": partial(lambda layer, x: layer(x), self.fifth)}
 
             def forward(self, x):
-                return self.mixed(x) * 2.0 + x
+                y = self.mixed(x) * 2.0 + torch.relu(self.scaled[0](x))
+                return torch.tanh(self.named["bound"](x)) * y + torch.sigmoid(self.named["partial"](x))
 
         def get_inputs():
             return [torch.randn(8, 32)]
@@ -248,7 +253,8 @@ CALLS = [(recording, required, frozen) for recording, required, frozen in iterto
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", ["asks for the gradient mode", "results without gradients", "memory", "buffers",
                                   "lists of views", "views of transposed values",
-                                  "views of an input", "an expanded input", "knows of compilers"])
+                                  "views of an input", "an expanded input", "knows of compilers",
+                                  "functions around submodules"])
 @pytest.mark.parametrize(("recording", "required", "frozen"), CALLS)
 def test_results_are_those_of_eager(built: Any, name: str, training: bool, recording: bool, required: bool,
                                     frozen: bool) -> None:
