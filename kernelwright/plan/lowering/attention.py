@@ -50,7 +50,7 @@ def attended(graph: Graph, kept: Mapping[Node, str]) -> frozenset[Node]:
 
 
 class _Search:
-    """The attentions of a graph. ``inner``: for each node all whose only readers lead to it."""
+    """The attentions of a graph."""
 
     def __init__(self, roots: list[Node], apart: Collection[Node]) -> None:
         self.roots, self.apart = roots, apart
@@ -145,25 +145,31 @@ class _Search:
 
     def _between(self, score: Node) -> tuple[Node, list[Node]] | None:
         """The product of which a score is made, element by element, and all that depends on it up to there; None where
-        there is none, or not one, or something else reads of it."""
+        there is none, or not one, or something else reads of it. What is far below is not looked at: a residual stream
+        has all blocks before it."""
         seen: dict[Node, None] = {}
-        stack, products = [score], dict[Node, None]()
+        near: list[Node] = []  # inputs first
+        stack, products = [(score, False)], dict[Node, None]()
         while stack:
-            node = stack.pop()
-            if node in seen or len(seen) > MOST_NODES:
-                continue
-            seen[node] = None
-            if node.op in _PRODUCTS and node.size == score.size and node.dtype == "float32":
-                products[node] = None
-            elif node.kind in ("pointwise", "view") or node.op == "cast":
-                stack += reversed(node.inputs)
+            node, ready = stack.pop()
+            if ready:
+                near.append(node)
+            elif node not in seen:
+                seen[node] = None
+                if len(seen) > MOST_NODES:
+                    return None
+                stack.append((node, True))
+                if node.op in _PRODUCTS and node.size == score.size and node.dtype == "float32":
+                    products[node] = None
+                elif node.kind in ("pointwise", "view") or node.op == "cast":
+                    stack += [(i, False) for i in reversed(node.inputs)]
         if len(products) != 1:
             return None
         (product,) = products
         dependent = {product}
         body = [product]
-        for node in walk([score]):
-            if node in seen and node is not product and not dependent.isdisjoint(node.inputs):
+        for node in near:
+            if node is not product and not dependent.isdisjoint(node.inputs):
                 dependent.add(node)
                 body.append(node)
         if score not in dependent or product.size < _LEAST_SCORES or any(
