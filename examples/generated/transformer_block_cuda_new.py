@@ -726,6 +726,35 @@ def _kernelwright_fit(model, facts, inputs):
     return binding, values, given
 
 
+def _kernelwright_twin(model, binding):
+    """A copy of a model without its tensors: a backward fills in what the forward saw.
+
+    The model itself may change before the backward, and may be in use by another thread.
+    """
+    memo = {}
+    for module in model.modules():
+        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
+        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
+        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
+        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
+            value = vars(module).get(key)
+            if isinstance(value, (dict, set)):  # hooks
+                memo[id(value)] = type(value)()
+    twin = copy.deepcopy(model, memo)
+    return twin
+
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """The original computation of a model, as a module of its own (for functional_call)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs, **named):
+        return self.model._original_forward(*inputs, **named)
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
@@ -766,35 +795,6 @@ def _kernelwright_laid(value, strides):
         value = value.narrow(axis, 0, 1) if not stride else value
     laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return laid.copy_(value).expand(wide.shape)
-
-
-def _kernelwright_twin(model, binding):
-    """A copy of a model without its tensors: a backward fills in what the forward saw.
-
-    The model itself may change before the backward, and may be in use by another thread.
-    """
-    memo = {}
-    for module in model.modules():
-        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
-        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
-        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
-        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
-            value = vars(module).get(key)
-            if isinstance(value, (dict, set)):  # hooks
-                memo[id(value)] = type(value)()
-    twin = copy.deepcopy(model, memo)
-    return twin
-
-
-class _KernelwrightOriginal(torch.nn.Module):
-    """The original computation of a model, as a module of its own (for functional_call)."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs, **named):
-        return self.model._original_forward(*inputs, **named)
 
 
 class _KernelwrightFunction(torch.autograd.Function):

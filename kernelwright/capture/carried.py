@@ -145,8 +145,6 @@ class Carried:
             del torch.nn.Module.__getattribute__
 
 
-
-
 def _parts(value: Any, name: str) -> dict[str, torch.Tensor] | None:
     """The tensors of a plain list, tuple or dictionary, or the one tensor, by names that begin with ``name``; None of
     what holds anything else, or nothing."""

@@ -12,7 +12,6 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from kernelwright.capture import convert_all as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.aliases import (
     NoInverse,
     functional,
@@ -26,7 +25,8 @@ from kernelwright.capture.aliases import (
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.carried import beside_inputs, own_name
 from kernelwright.capture.checks import conditions, may_refuse, truth
-from kernelwright.capture.convert import CONVERTERS, NotConvertible, converted
+from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
+from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.nodes import item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of

@@ -14,8 +14,9 @@ from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURE
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
+from kernelwright.emit.runtime_twin import TWIN
 
-RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
+RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, TWIN, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:

@@ -13,7 +13,8 @@ constexpr int DEEP_CHUNKS = DEEP / 8, TILE_CHUNKS = TILE_COLUMNS / 8;
 constexpr int QUERY_BYTES = 4 * DEEP * 64, KEY_BYTES = 4 * DEEP * TILE_COLUMNS, VALUE_BYTES = 4 * TILE_COLUMNS * WIDE;
 constexpr int STAGE_BYTES = KEY_BYTES + VALUE_BYTES, OPERAND_BYTES = GROUPS * QUERY_BYTES + STAGES * STAGE_BYTES;
 constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = OPERAND_BYTES + 8 * (BARRIERS + 1)@MORE_SHARED@;
-@PLACES@static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
+@PLACES@constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
+static_assert(PACKED_BYTES == @WORKSPACE@LL, "the workspace is as large as what is packed");
 
 @VALUES@
 // Two values as two float16 terms each, whose sum has 22 bits of them.
@@ -67,7 +68,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
   int stage = 0;
   if (warp < 4) {  // the producer
-    @REGISTERS@
+    kw_registers_fewer<@FEWER@>();
 @PRODUCER@    return;
   }
   // The consumers
@@ -117,7 +118,19 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(
       }
       const int column = tile * TILE_COLUMNS + lane % 4 * 2;
       float kept[2];  // of what was summed up before
-@WEIGHTS@
+      const bool whole = (tile + 1) * TILE_COLUMNS <= fewest;  // every row has all of its columns
+@SLOPE@#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+@ROW@        float most = @MOST@;
+@LIMIT@#pragma unroll
+        for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
+          float& x = s[n / 2 * 4 + 2 * h + n % 2];
+@SCORE@
+          most = fmaxf(most, @MAGNITUDE@);
+        }
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+@MOST_AFTER@@WEIGHTS@      }
       unsigned high[TILE_COLUMNS / 16][4], low[TILE_COLUMNS / 16][4];
 #pragma unroll
       for (int n = 0; n < TILE_COLUMNS / 4; ++n) split(s[2 * n], s[2 * n + 1], high[n / 4][n % 4], low[n / 4][n % 4]);

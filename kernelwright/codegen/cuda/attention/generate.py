@@ -1,11 +1,12 @@
-"""Attention for CUDA: a :class:`kernelwright.plan.kernels.Attention` to two launches.
+"""Attention for CUDA: a :class:`kernelwright.plan.kernels.Attention` to two launches, or to one.
 
 The first one splits queries, keys and values into two float16 terms each, the second multiplies them on tensor cores:
-three products of terms have the accuracy of float32. Weights stay in registers, where the results of one product lie as
-the next one takes its operand, and the sum of a row goes on from tile to tile (M. Milakov and N. Gimelshein, "Online
-normalizer calculation for softmax", arXiv 1805.02867; T. Dao et al., "FlashAttention", arXiv 2205.14135; J. Shah et
-al., "FlashAttention-3", arXiv 2407.08608, section 3.1). Tensor cores cut what they add, so that sums over all columns
-would drift: they have those of one tile, which are added up in float32, where they are scaled anyway.
+three products of terms have the accuracy of float32. Where a block has all rows and columns it splits them itself.
+Weights stay in registers, where the results of one product lie as the next one takes its operand, and the sum of a row
+goes on from tile to tile (M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867;
+T. Dao et al., "FlashAttention", arXiv 2205.14135; J. Shah et al., "FlashAttention-3", arXiv 2407.08608, section 3.1).
+Tensor cores cut what they add, so that sums over all columns would drift: they have those of one tile, which are added
+up in float32, where they are scaled anyway.
 
 A tile of 64 rows and 64 columns takes 12 products of 64 x 64 x 16 for each 64 elements of queries and for each 64 of
 values, 384 cycles of a multiprocessor's tensor cores either; its weights take 4,096 powers of two (256 cycles) and some
@@ -22,13 +23,14 @@ from kernelwright.codegen.cuda.expressions import C_TYPES, affine_text, literal
 from kernelwright.codegen.cuda.gemm.points import as_float, device_function, emitter_of, loads_of, straight, wrapped
 from kernelwright.codegen.cuda.host import alignment_check, ask_processors, head
 from kernelwright.codegen.cuda.math import snippets_of
-from kernelwright.codegen.source import KernelSource, Unsuitable, part_beside, text_beside
+from kernelwright.codegen.source import KernelSource, Unsuitable, text_beside
 from kernelwright.codegen.template import fill
 from kernelwright.plan.expressions import Apply, Constant, Expression, Reduced
 from kernelwright.plan.kernels import Attention
 
 _LOG2E = 1.4426950408889634
-#: Weights are at most two to the power of this: those of float16 that are a millionth of it keep their digits.
+#: Weights are at most two to the power of this, so that their terms, which are multiples of 2^-24, have errors of
+#: 2^-37 of the greatest weight, or of their own 23rd bit.
 _ROOM = 12
 _PRODUCT = Reduced(0)
 _UNITS = """\
@@ -52,9 +54,9 @@ _DIFFERENCES = """\
 """
 # Scores that are multiples of products: one multiply-add each. What is added is a number that all scores of a tile and
 # what was summed up before have in common, whatever was lost when it was rounded.
-_SHIFTS = """\
+_SHIFTS = f"""\
         const bool none = most == -INFINITY;  // a row without weights so far
-        const float shift = none ? 12.0f : 12.0f - most;
+        const float shift = none ? {_ROOM}.0f : {_ROOM}.0f - most;
         kept[h] = kw_quick_exp2(shift - shift_before[h]);
         shift_before[h] = none ? INFINITY : shift;
         far = far || fabsf(shift) >= 0x1p23f;  // its rounding would matter
@@ -70,7 +72,6 @@ class _Way(NamedTuple):
     more_shared: str
     pack_kernel: str
     own: str
-    registers: str
     producer: str
     factors: str
     key_factor: str
@@ -87,17 +88,16 @@ _PACKED = _Way(
 // queries for @GROUPS@ warpgroups, 64 rows each, and of @TILE_COLUMNS@ columns of keys and values at a time. What a
 // warpgroup has of scores and weights stays in its registers.""",
     """\
-// Where what is packed begins: operands, what undoes their scales, and whether any is not finite; and the number of the
-// next piece of work that no block has.
+// Where what is packed begins: operands, what undoes their scales, and whether they are split at all; and the number of
+// the next piece of work that no block has.
 constexpr long long QUERY_TILES = 1LL * BATCH * ROW_TILES, KEY_TILES = 1LL * BATCH * TILES;
 constexpr long long VALUE_TILES = KEY_TILES * PARTS, KEYS = QUERY_TILES * QUERY_BYTES;
 constexpr long long VALUES = KEYS + KEY_TILES * KEY_BYTES, FACTORS = VALUES + VALUE_TILES * VALUE_BYTES;
 constexpr long long FLAGS = FACTORS + 4 * (QUERY_TILES + KEY_TILES + VALUE_TILES), COUNTER = FLAGS + 4 * BATCH;
 constexpr long long PACKED_BYTES = COUNTER + 4;
-constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
 """, "1", "", text_beside(__file__, "packed.cuh"),
     "  const unsigned* const flags = reinterpret_cast<const unsigned*>(packed + FLAGS);\n",
-    "kw_registers_fewer<@FEWER@>();", text_beside(__file__, "producer_of_packed.cuh"),
+    text_beside(__file__, "producer_of_packed.cuh"),
     f"""\
     if (flags[point] != 0u) {{
 {_EXACTLY}      if (lane == 0) kw_barrier_arrive(queries_read);
@@ -116,7 +116,6 @@ _CONVERTING = _Way(
 // weights stays in its registers.""",
     """\
 constexpr long long COUNTER = 0, PACKED_BYTES = 4;  // the number of the next piece of work that no block has
-constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
 """, "PACKERS / 32", " + 4 * (GROUPS + 2 * STAGES + 2 + PACKERS / 8)", "",
     """\
   volatile int* const following = next_work + 1;
@@ -124,7 +123,7 @@ constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
   // piece of work and of the one before; and the extremes of each warp.
   float* const own_factors = reinterpret_cast<float*>(shared + OPERAND_BYTES + 8 * BARRIERS + 8);
   unsigned* const own_flags = reinterpret_cast<unsigned*>(own_factors + GROUPS + 2 * STAGES);
-""", "kw_registers_fewer<@FEWER@>();", text_beside(__file__, "producer_that_converts.cuh"),
+""", text_beside(__file__, "producer_that_converts.cuh"),
     "    const float query_factor = own_factors[group];\n", "own_factors[GROUPS + stage]",
     "own_factors[GROUPS + STAGES + stage]",
     f"""\
@@ -196,16 +195,12 @@ class _Text:
         value = as_float(emitter, expression)
         lines = [*emitter.fixed_lines, *straight(emitter), "#pragma unroll",
                  f"for (int v = 0; v < 8; ++v) x[v] = {value};"]
-        whole = size // 8 * 8
-        if whole != size:  # rows do not begin at multiples of what vectors have
-            emitter.vectors = set()
-        self.vectors |= emitter.vectors
-        single = ["#pragma unroll", f"for (int v = 0; v < 8; ++v) x[v] = {axis} + v < {size} ? "
-                                    f"{function.call(**{axis: f'{axis} + v'})} : 0.0f;"]
-        if whole == 0 or whole != size:
-            body = single
-        else:
+        if size % 8 == 0:
             body = [f"if ({axis} < {size}) {{", *(f"  {line}" for line in lines), "}"]
+            self.vectors |= emitter.vectors
+        else:  # the last neighbours are not all there
+            body = ["#pragma unroll", f"for (int v = 0; v < 8; ++v) x[v] = {axis} + v < {size} ? "
+                                      f"{function.call(**{axis: f'{axis} + v'})} : 0.0f;"]
         types = self.kernel.input_dtypes
         parameters = ["float (&x)[8]", *(f"const {C_TYPES[types[int(p.removeprefix('in'))]]}* __restrict__ {p}"
                                          for p in function.pointers),
@@ -238,7 +233,7 @@ class _Text:
         for word, part in zip(_Way._fields, way, strict=True):
             text = text.replace(f"@{word.upper()}@", part)
         for word, part in (("PACK", text_beside(__file__, "pack.cuh")), ("EXACT", text_beside(__file__, "exactly.cuh")),
-                           ("WEIGHTS", part_beside(__file__, "softmax.cuh" if kernel.softmax else "weights.cuh"))):
+                           ("WEIGHTS", text_beside(__file__, "softmax.cuh" if kernel.softmax else "weights.cuh"))):
             text = text.replace(f"@{word}@", part)
         text = fill(text, {
             "NAME": name, "COMMENT": f"Attention of {kernel.batch} times {kernel.rows} queries of {kernel.depth} "
@@ -247,7 +242,7 @@ class _Text:
             "WIDTH": kernel.width, "PACKERS": layout.packers, "GROUPS": layout.groups, "STAGES": layout.stages,
             "TILE_COLUMNS": layout.tile_columns, "DEEP": layout.deep, "WIDE": layout.wide, "WORKSPACE": workspace,
             "THREADS": layout.threads, "BLOCKS": layout.blocks, "FEWER": fewer, "MORE": more,
-            "UNITS": "" if kernel.softmax else _UNITS,
+            "UNITS": "" if kernel.softmax else _UNITS, "MAGNITUDE": "x" if kernel.softmax else "fabsf(x)",
             "VALUES": "\n".join([*(function.text for function in functions.values()), *self.eights.values()]),
             "COLUMNS_OF": self._columns_of(),
             **({"POINT_OF_WORK": self._point("score", 6, all_axes=True)} if layout.converts else {

@@ -1,16 +1,4 @@
-      const bool whole = (tile + 1) * TILE_COLUMNS <= fewest;  // every row has all of its columns
-@SLOPE@#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-@ROW@        float most = @MOST@;
-@LIMIT@#pragma unroll
-        for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
-          float& x = s[n / 2 * 4 + 2 * h + n % 2];
-@SCORE@
-          most = fmaxf(most, fabsf(x));
-        }
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-@MOST_AFTER@        // Weights are multiplied by a power of two that brings the row's greatest so far near 2^15.
+        // Weights are multiplied by a power of two that brings the row's greatest so far near 2^15.
         const unsigned before = weight_exponent(top[h]), now = weight_exponent(most);
         kept[h] = now - before < 127u ? __uint_as_float((127u + before - now) << 23) : 0.0f;
         top[h] = most;
@@ -18,4 +6,3 @@
         const float unit = __uint_as_float((268u - now) << 23);
 #pragma unroll
         for (int n = 0; n < TILE_COLUMNS / 4; ++n) s[n / 2 * 4 + 2 * h + n % 2] *= unit;
-      }

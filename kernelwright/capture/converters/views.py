@@ -1,10 +1,19 @@
-"""Converters of views (see :mod:`kernelwright.capture.convert`)."""
+"""Converters of views (see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
 from math import prod
 
-from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, axis_of, converts, part, permuted, reshape
+from kernelwright.capture.converters.table import (
+    Arguments,
+    NotConvertible,
+    axes_of,
+    axis_of,
+    converts,
+    part,
+    permuted,
+    reshape,
+)
 from kernelwright.ir.node import Node, make
 
 

@@ -1,4 +1,4 @@
-"""Converters of operators on integers and truth values (see :mod:`kernelwright.capture.convert`).
+"""Converters of operators on integers and truth values (see :mod:`kernelwright.capture.converters.table`).
 
 They stand before the converters of the same names, which take floating operands only. Divisions are converted by
 constants other than zero: by a tensor, PyTorch raises an error on a CPU where it holds a zero, which no kernel can.
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from kernelwright.capture import convert_pointwise as _pointwise  # noqa: F401  (its converters come first)
-from kernelwright.capture import convert_reductions as _reductions  # noqa: F401  (likewise)
-from kernelwright.capture.convert import CONVERTERS, Arguments, NotConvertible, as_node, axes_of, converts
+from kernelwright.capture.converters import pointwise as _pointwise  # noqa: F401  (its converters come first)
+from kernelwright.capture.converters import reductions as _reductions  # noqa: F401  (likewise)
+from kernelwright.capture.converters.table import CONVERTERS, Arguments, NotConvertible, as_node, axes_of, converts
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.ir.scalar import INTEGERS
 

@@ -1,8 +1,16 @@
-"""Converters of reductions, norms and pools (see :mod:`kernelwright.capture.convert`)."""
+"""Converters of reductions, norms and pools (see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
-from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, axis_of, converts, float_only, spread
+from kernelwright.capture.converters.table import (
+    Arguments,
+    NotConvertible,
+    axes_of,
+    axis_of,
+    converts,
+    float_only,
+    spread,
+)
 from kernelwright.ir.node import Node, make
 
 

@@ -1,10 +1,18 @@
-"""Converters of products and other linear maps (see :mod:`kernelwright.capture.convert`)."""
+"""Converters of products and other linear maps (see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts, float_only, permuted, reshape, spread
+from kernelwright.capture.converters.table import (
+    Arguments,
+    NotConvertible,
+    converts,
+    float_only,
+    permuted,
+    reshape,
+    spread,
+)
 from kernelwright.ir.node import Node, constant, make
 
 # Matrices and convolutions ------------------------------------------------------------------------

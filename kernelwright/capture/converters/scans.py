@@ -1,10 +1,18 @@
-"""Converters of scans, flips, parts and places of extrema (see :mod:`kernelwright.capture.convert`)."""
+"""Converters of scans, flips, parts and places of extrema (see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only, part, reshape
+from kernelwright.capture.converters.table import (
+    Arguments,
+    NotConvertible,
+    axes_of,
+    converts,
+    float_only,
+    part,
+    reshape,
+)
 from kernelwright.ir.node import Node, make
 
 

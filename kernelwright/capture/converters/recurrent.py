@@ -1,11 +1,12 @@
-"""Converters of recurrent cells, one step each (see :mod:`kernelwright.capture.convert`): two linear layers, of the
-input and of the state, and pointwise operators between their gates, in the order in which PyTorch computes them. A cell
-with two states (LSTM) stays PyTorch's: a pointwise kernel has one result, and would compute one of them for the other.
+"""Converters of recurrent cells, one step each (see :mod:`kernelwright.capture.converters.table`): two linear layers,
+of the input and of the state, and pointwise operators between their gates, in the order in which PyTorch computes them.
+A cell with two states (LSTM) stays PyTorch's: a pointwise kernel has one result, and would compute one of them for the
+other.
 """
 
 from __future__ import annotations
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts, part
+from kernelwright.capture.converters.table import Arguments, NotConvertible, converts, part
 from kernelwright.ir.node import Node, make
 
 _TYPES = ("float32", "float64")

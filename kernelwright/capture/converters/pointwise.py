@@ -1,5 +1,5 @@
 """Converters of pointwise operators, casts, and operators that do nothing (see
-:mod:`kernelwright.capture.convert`)."""
+:mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf, nan
 
 import torch
 
-from kernelwright.capture.convert import (
+from kernelwright.capture.converters.table import (
     CONVERTERS,
     Arguments,
     NotConvertible,

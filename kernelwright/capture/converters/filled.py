@@ -1,4 +1,4 @@
-"""Converters of operators that make a tensor filled with one number (see :mod:`kernelwright.capture.convert`).
+"""Converters of operators that make a tensor filled with one number (see :mod:`kernelwright.capture.converters.table`).
 
 Each becomes a literal with a number in place of elements, which kernels write where they would read it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.capture.convert import Arguments, NotConvertible, converts
+from kernelwright.capture.converters.table import Arguments, NotConvertible, converts
 from kernelwright.capture.values import dtype_name
 from kernelwright.ir.node import Node, make
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype

@@ -1,4 +1,4 @@
-"""Converters of losses, distances and vector norms (see :mod:`kernelwright.capture.convert`)."""
+"""Converters of losses, distances and vector norms (see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.capture.convert import Arguments, NotConvertible, axes_of, converts, float_only, held
+from kernelwright.capture.converters.table import Arguments, NotConvertible, axes_of, converts, float_only, held
 from kernelwright.ir.node import Node, make
 from kernelwright.ir.ops.losses import REDUCTIONS
 

@@ -1,11 +1,11 @@
 """Converters of operators that copy elements to other places: shuffling, repetition, padding, rolling, concatenation
-(see :mod:`kernelwright.capture.convert`)."""
+(see :mod:`kernelwright.capture.converters.table`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.capture.convert import (
+from kernelwright.capture.converters.table import (
     Arguments,
     NotConvertible,
     axis_of,

@@ -1,0 +1,19 @@
+"""All converters, which register themselves as they are imported (see :mod:`kernelwright.capture.converters.table`)."""
+
+from __future__ import annotations
+
+from kernelwright.capture.converters import (
+    filled,
+    integers,
+    losses,
+    moves,
+    pointwise,
+    products,
+    recurrent,
+    reductions,
+    scans,
+    views,
+)
+
+__all__ = ["filled", "integers", "losses", "moves", "pointwise", "products", "recurrent", "reductions", "scans",
+           "views"]

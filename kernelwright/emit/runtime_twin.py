@@ -1,0 +1,91 @@
+"""Text of emitted files: the copy of a model in which a backward runs the original computation again.
+
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and FUNCTIONS:
+modules keep functions that have something around them.
+"""
+
+TWIN = '''\
+def _kernelwright_twin(model, binding):
+    """A copy of a model without its tensors: a backward fills in what the forward saw.
+
+    The model itself may change before the backward, and may be in use by another thread.
+    """
+    memo = {}
+    if OUTSIDE:
+        memo.update({id(value): value for value in binding.outside if isinstance(value, torch.Tensor)})
+    for module in model.modules():
+        memo.update({id(p): torch.nn.Parameter(torch.empty(0)) for p in module._parameters.values() if p is not None})
+        memo.update({id(b): torch.empty(0) for b in module._buffers.values() if b is not None})
+        memo.update({id(value): value for value in vars(module).values() if isinstance(value, torch.Tensor)})
+        for key in _kernelwright_internal - {"_parameters", "_buffers", "_modules"}:
+            value = vars(module).get(key)
+            if isinstance(value, (dict, set)):  # hooks
+                memo[id(value)] = type(value)()
+    twin = copy.deepcopy(model, memo)
+    if FUNCTIONS:
+        for module, own in zip(model.modules(), twin.modules()):
+            for name, value in vars(module).items():
+                if name not in _kernelwright_internal and name in vars(own):
+                    vars(own)[name] = _kernelwright_with_functions(value, vars(own)[name], memo)
+    return twin
+
+
+def _kernelwright_with_functions(value, copied, memo):
+    """The copy of an attribute, in which functions, too, are of the copied model; ``copied`` where it has none."""
+    if isinstance(value, types.FunctionType):
+        return _kernelwright_function(value, memo)
+    if type(value) in (list, tuple) and len(value) == len(copied):
+        return type(value)([_kernelwright_with_functions(v, c, memo) for v, c in zip(value, copied)])
+    if type(value) is dict and value.keys() == copied.keys():
+        return {key: _kernelwright_with_functions(part, copied[key], memo) for key, part in value.items()}
+    if type(value) is functools.partial:
+        func, args, named = [_kernelwright_with_functions(v, c, memo) for v, c in zip(
+            (value.func, value.args, value.keywords), (copied.func, copied.args, copied.keywords))]
+        return functools.partial(func, *args, **named)
+    return copied
+
+
+def _kernelwright_function(function, memo):
+    """A copy of a function of a model: what it has around it, or as defaults, as submodules, is the copied model's."""
+    if id(function) in memo:
+        return memo[id(function)]
+
+    def around(value):
+        if isinstance(value, (types.FunctionType, functools.partial, list, tuple, dict, torch.nn.Module,
+                              types.MethodType)):
+            return _kernelwright_with_functions(value, copy.deepcopy(value, memo), memo)
+        return value
+
+    cells = tuple([types.CellType() for _ in function.__closure__ or ()])
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
+    memo[id(function)] = made
+    made.__defaults__, made.__kwdefaults__ = around(function.__defaults__), around(function.__kwdefaults__)
+    for cell, outer in zip(cells, function.__closure__ or ()):
+        try:
+            cell.cell_contents = around(outer.cell_contents)
+        except ValueError:  # nothing is there yet
+            continue
+    return made
+
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """The original computation of a model, as a module of its own (for functional_call)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs, **named):
+        if ATTRIBUTES:
+            names = self.model._kernelwright_left  # what it leaves in these attributes is a result, too
+            places = [name.partition("[")[0].rpartition(".") for name in names]
+            places = [(vars(self.model.get_submodule(path)), key) for path, _, key in places]
+            before = [table.get(key) for table, key in places]
+            result = self.model._original_forward(*inputs, **named)
+            left = [table[key] for table, key in places]
+            for (table, key), value in zip(places, before):
+                table[key] = value
+            return (result, left) if names else result
+        else:
+            return self.model._original_forward(*inputs, **named)
+'''
