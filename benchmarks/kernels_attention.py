@@ -15,10 +15,7 @@ three of each. Errors are rms over the rms of the result.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import datetime
-import json
 import statistics
 import sys
 import tempfile
@@ -29,10 +26,9 @@ from math import exp, log
 from pathlib import Path
 
 import torch
+from kernel_runs import compiled, graphed, is_asked, keep, launcher, parser, seconds, title
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-
-from kernels_recurrence import compiled, graphed, seconds  # noqa: E402
 
 from kernelwright.codegen.cuda.attention import generate  # noqa: E402
 from kernelwright.codegen.cuda.attention.layout import Layout, choose, layouts  # noqa: E402
@@ -122,18 +118,9 @@ class Runner:
         return self.attended([self.query, self.key, self.value], self.bias)
 
     def ours(self, library: ctypes.CDLL, source: KernelSource) -> Callable[[], None]:
-        function = getattr(library, f"run_{source.name}")
-        function.restype = ctypes.c_char_p
-        workspace = torch.empty(max(256, source.workspace_bytes), dtype=torch.uint8, device="cuda")
-        given = [self.query, self.key, self.value, *([] if self.bias is None else [self.bias]), self.result, workspace]
-
-        def run() -> None:
-            message = function(*(ctypes.c_void_p(t.data_ptr()) for t in given),
-                               ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-            if message is not None:
-                raise RuntimeError(message.decode())
-
-        return run
+        given = [self.query, self.key, self.value, *([] if self.bias is None else [self.bias]), self.result]
+        run = launcher(library, source)
+        return lambda: run(*given)
 
     def error(self, result: torch.Tensor) -> float:
         found = result[:self.few, :self.heads].double()
@@ -174,22 +161,17 @@ def line(row: dict[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", action="append", help="texts, with commas between them, all of which a case's name "
-                                                        "has; may be given several times")
-    parser.add_argument("--tune", action="store_true", help="every layout of each case")
-    parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
-    options = parser.parse_args()
+    options = parser(__doc__.split("\n")[0]).parse_args()
     works: list[tuple[Case, Layout]] = []
     for case in CASES:
-        if any(all(text in case.name for text in texts.split(",")) for texts in options.only or [""]):
+        if is_asked(case.name, options.only):
             found = list(dict.fromkeys(layouts(case.kernel))) if options.tune else [choose(case.kernel)]
             works += [(case, layout) for layout in found if layout is not None]
     sources = [generate.generate(case.kernel, f"k{n}_attention", layout) for n, (case, layout) in enumerate(works)]
     with tempfile.TemporaryDirectory() as folder:
         with ThreadPoolExecutor() as pool:
             built = list(pool.map(lambda n: compiled([sources[n]], Path(folder), n)[0], range(len(sources))))
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {datetime.date.today()}")
+        print(title())
         print(f"{'case':28}{'ours us':>10}{'eager':>10}{'graph':>10} {'gain':>7} {'TFLOP/s':>7} {'roofline':>8}  "
               "error, PyTorch's  layout")
         rows: list[dict[str, object]] = []
@@ -210,10 +192,7 @@ def main() -> None:
             gains = [float(row["gain"]) for row in rows]
             print(f"gain: {exp(statistics.fmean(map(log, gains))):.2f}x (geometric mean of {len(gains)}), "
                   f"{min(gains):.2f}x to {max(gains):.2f}x")
-        if options.results:
-            about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                     "date": str(datetime.date.today()), "command": " ".join(sys.argv)}
-            options.results.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))
+        keep(rows, options.results)
 
 
 if __name__ == "__main__":

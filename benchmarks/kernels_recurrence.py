@@ -17,29 +17,23 @@ largest ones of the states against float64: the layer's, and cuDNN's.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import datetime
-import json
 import re
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from kernel_runs import compiled, graphed, is_asked, keep, launcher, parser, seconds, title
 from torch import nn
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from kernelwright.codegen.cuda.recurrence import generate  # noqa: E402
 from kernelwright.codegen.cuda.recurrence.layout import Layout, choose, layouts  # noqa: E402
-from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.ir.node import make  # noqa: E402
 from kernelwright.plan.compile.recurrences import compile_recurrence  # noqa: E402
@@ -47,8 +41,6 @@ from kernelwright.plan.kernels import Recurrence  # noqa: E402
 from kernelwright.plan.lowering.recurrent import cell_of, leaf  # noqa: E402
 
 MODULES = {"lstm": (nn.LSTM, 4), "gru": (nn.GRU, 3), "rnn_tanh": (nn.RNN, 1)}
-#: Calls of a way in a round, and rounds.
-_CALLS, _ROUNDS = 3, 9
 
 
 @dataclass(frozen=True)
@@ -86,55 +78,10 @@ CASES = [
 ]
 
 
-def compiled(sources: Sequence[KernelSource], folder: Path, number: int) -> tuple[Path, str]:
-    """A library that exports each kernel as ``run_NAME``, and what the compiler says of registers."""
-    text = support_text(sources, "cuda")
-    for source in sources:
-        signature = re.search(rf"static const char\* {source.name}(\([^)]*\))", source.definition)[1]
-        passed = ", ".join(part.split()[-1].lstrip("*") for part in signature.strip("()").split(","))
-        text += f'\n{source.definition}\nextern "C" const char* run_{source.name}{signature} ' \
-                f"{{ return {source.name}({passed}); }}\n"
-    path = folder / f"kernels{number}.cu"
-    path.write_text(text)
-    done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-w", "-Xptxas", "-v",
-                           "-shared", "-Xcompiler", "-fPIC", str(path), "-o", str(path.with_suffix(".so"))],
-                          capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"nvcc refused {path}:\n{done.stderr[-4000:]}")
-    return path.with_suffix(".so"), done.stderr
-
-
 def registers(said: str, name: str) -> tuple[int, int]:
     """Registers of a thread, and bytes that it spills."""
     part = said.split(f"{name}_core", 1)[-1]
     return int(re.search(r"Used (\d+) registers", part)[1]), int(re.search(r"(\d+) bytes spill stores", part)[1])
-
-
-def seconds(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Medians of the time of a call that is waited for, of each way, in rounds in turn."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(_ROUNDS + 1):
-        for name, way in ways.items():
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(_CALLS):
-                way()
-                torch.cuda.synchronize()
-            if turn:
-                found[name].append((time.perf_counter() - began) / _CALLS)
-    return {name: statistics.median(times) for name, times in found.items()}
-
-
-def graphed(way: Callable[[], object]) -> Callable[[], object]:
-    """One launch of all that a way launches."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        way()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        way()
-    return graph.replay
 
 
 class Runner:
@@ -156,18 +103,9 @@ class Runner:
         return self.layer(self.x)[0]
 
     def kernel(self, library: ctypes.CDLL, source: KernelSource) -> Callable[[torch.Tensor], None]:
-        function = getattr(library, f"run_{source.name}")
-        function.restype = ctypes.c_char_p
         weight, bias = self.layer.weight_hh_l0.detach(), self.layer.bias_hh_l0.detach()
-        workspace = torch.empty(max(256, source.workspace_bytes), dtype=torch.uint8, device="cuda")
-
-        def run(gates: torch.Tensor) -> None:
-            message = function(*(ctypes.c_void_p(t.data_ptr()) for t in (gates, weight, bias, self.states, workspace)),
-                               ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
-            if message is not None:
-                raise RuntimeError(message.decode())
-
-        return run
+        run = launcher(library, source)
+        return lambda gates: run(gates, weight, bias, self.states)
 
     def gates_of(self) -> torch.Tensor:
         return nn.functional.linear(self.x, self.layer.weight_ih_l0, self.layer.bias_ih_l0)
@@ -216,16 +154,12 @@ def line(row: dict[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", action="append", help="texts, with commas between them, all of which a case's name "
-                                                        "has; may be given several times")
-    parser.add_argument("--tune", action="store_true", help="every layout of each case")
-    parser.add_argument("--compile-only", action="store_true", help="registers and spills; needs no GPU")
-    parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
-    options = parser.parse_args()
+    options_of = parser(__doc__.split("\n")[0])
+    options_of.add_argument("--compile-only", action="store_true", help="registers and spills; needs no GPU")
+    options = options_of.parse_args()
     works: list[tuple[Case, Layout]] = []
     for case in CASES:
-        if any(all(text in case.name for text in texts.split(",")) for texts in options.only or [""]):
+        if is_asked(case.name, options.only):
             gates = MODULES[case.kind][1]
             chosen = choose(gates, case.batch, case.hidden)
             if chosen is None:
@@ -243,7 +177,7 @@ def main() -> None:
                 used, spilled = registers(said, source.name)
                 print(f"{case.name:24} {used:4} registers {spilled:5} bytes spilled  {layout}")
             return
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {datetime.date.today()}")
+        print(title())
         print(f"{'case':24}{'kernel us':>10}{'layer':>10}{'eager':>10}{'graph':>10} {'gain':>7} {'cycles':>8} "
               f"{'predicted':>8}  error, cuDNN's  layout")
         runners: dict[Case, Runner] = {}
@@ -259,10 +193,7 @@ def main() -> None:
             for case in runners:
                 own = [row for row in rows if row["case"] == case.name]
                 print("\n".join(line(row) for row in sorted(own, key=lambda row: row["kernel_us"])), flush=True)
-        if options.results:
-            about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                     "date": str(datetime.date.today()), "command": " ".join(sys.argv)}
-            options.results.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))
+        keep(rows, options.results)
 
 
 if __name__ == "__main__":
