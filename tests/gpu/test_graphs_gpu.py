@@ -331,7 +331,7 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.cells, self.last = nn.LSTM(128, 256, 6, batch_first=True), nn.Linear(256, 10)
+        self.cells, self.last = nn.LSTM(128, 256, 6, batch_first=True, proj_size=64), nn.Linear(64, 10)
 
     def forward(self, x, h, c):
         states, (h, c) = self.cells(x, (h, c))
@@ -339,7 +339,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(10, 512, 128), torch.randn(6, 10, 256), torch.randn(6, 10, 256)]
+    return [torch.randn(10, 512, 128), torch.randn(6, 10, 64), torch.randn(6, 10, 256)]
 
 
 def get_init_inputs():
@@ -348,7 +348,7 @@ def get_init_inputs():
 
 
 def test_calls_of_pytorch_alone_in_one_launch(tmp_path: Path) -> None:
-    """The library's recurrent layer, of hundreds of launches, which no kernel of ours replaces."""
+    """The library's recurrent layer with projections, of hundreds of launches, which no kernel of ours replaces."""
     (tmp_path / "recurrent.py").write_text(RECURRENT)
     result = kernelwright.optimize(tmp_path / "recurrent.py", effort="quick", baselines="none",
                                    output=tmp_path / "made.py")

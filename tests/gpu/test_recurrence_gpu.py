@@ -45,8 +45,8 @@ def compiled(source: KernelSource, folder: Path) -> ctypes.CDLL:
            f"{{ return {source.name}({passed}); }}\n"
     path, library = folder / f"{source.name}.cu", folder / f"{source.name}.so"
     path.write_text(text)
-    done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-arch=sm_90a", "-w", "-shared", "-Xcompiler", "-fPIC",
-                           str(path), "-o", str(library)], capture_output=True, text=True)
+    done = subprocess.run(["nvcc", "-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-w", "-shared",
+                           "-Xcompiler", "-fPIC", str(path), "-o", str(library)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return ctypes.CDLL(str(library))
 

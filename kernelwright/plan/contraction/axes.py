@@ -85,8 +85,8 @@ def indices_of(roots: Iterable[Expression]) -> list[Index]:
 def joined(kernel: Contraction, split: int) -> Contraction:
     """The kernel with axes joined that have no window: rows that were split in vain, and neighbours in space.
 
-    A convolution's batch stays apart from its space, as its operand is scaled by the entry of the batch. ``split``
-    counts the axes of the rows beside the batch, which come first. Axes stay as they are along which windows are
+    What is scaled by itself, a matrix's row or an entry of a convolution's batch, stays apart from space: ``split``
+    counts the axes beside n that it was split into, which come first. Axes stay as they are along which windows are
     pooled.
     """
     count = len(kernel.axes)
@@ -95,7 +95,7 @@ def joined(kernel: Contraction, split: int) -> Contraction:
     first = split - (count - len(kernel.axes))
     for axis in range(len(kernel.axes) - 1 - len(kernel.pool_window) * bool(kernel.pools), first, -1):
         kernel = _joined(kernel, axis + 2, axis + 3)
-    return kernel
+    return replace(kernel, entry_axes=first)
 
 
 def _joined(kernel: Contraction, outer: int, inner: int) -> Contraction:

@@ -78,7 +78,8 @@ class Contraction:
 
     ``scheme`` is how products are formed:
 
-    fp16x3    float32 operands, scaled by powers of two (x per (n, g), w per (g, o)) and split into two float16 terms;
+    fp16x3    float32 operands, scaled by powers of two (x per entry and g, w per (g, o)) and split into two float16
+              terms;
               three products on tensor cores (Ootomo and Yokota, arXiv 2203.03341)
     fp16      the same with one term and one product: 11 bits, as TF32 has
     native    16-bit operands as they are, float32 sums
@@ -88,6 +89,9 @@ class Contraction:
               float64
 
     Functions of sums whose operands are rounded may be off by what that leaves; ``exact_functions`` forbids it.
+
+    An entry is a row of a matrix, or an entry of a convolution's batch: what of x has a scale of its own. It may be
+    several axes: n, and the first ``entry_axes`` of the spatial ones, which have no window.
 
     ``tiling`` says how that runs, in the target's terms (None leaves it to the generator); of float32 it is the number
     of a schedule, of which the generator has several in an order of its own.
@@ -133,6 +137,7 @@ class Contraction:
     pool_lines: int = 1
     pool_planes: int = 1
     exact_functions: bool = False
+    entry_axes: int = 0
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __hash__(self) -> int:
@@ -146,6 +151,16 @@ class Contraction:
     def left_domain(self) -> tuple[int, ...]:
         """The domain of ``left``."""
         return (self.batch, self.groups, self.in_channels, *(a.in_size for a in self.axes))
+
+    @property
+    def entries(self) -> int:
+        """Entries of a group: rows of a matrix, or entries of a batch."""
+        return self.batch * prod(a.in_size for a in self.axes[:self.entry_axes])
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether each position is a row of a matrix."""
+        return len(self.axes) == self.entry_axes
 
     @property
     def right_domain(self) -> tuple[int, ...]:

@@ -121,7 +121,7 @@ def _whole_sectors(kernel: Contraction) -> list[dict[str, int]]:
 
 def _may_convert_in_mainloop(kernel: Contraction) -> bool:
     """Whether blocks may as well read x as it lies in memory: for each run of a tile's rows once more."""
-    if not kernel.axes:
+    if kernel.is_matrix:
         return False
     classes = Geometry(kernel, Tiling("wgmma", SUBTILE_ROWS, 64, 16, 2)).classes
     return kernel.in_channels * max((len(group.runs) for group in classes), default=1) <= _MOST_CONVERTED
@@ -130,7 +130,7 @@ def _may_convert_in_mainloop(kernel: Contraction) -> bool:
 def _may_pack(kernel: Contraction) -> bool:
     """Whether blocks may as well pack x: of a convolution with much of it, whose epilogue leaves registers for that.
     With two reductions of channels, or three reductions over positions, ptxas spills."""
-    large = bool(kernel.axes) and prod(kernel.left_domain) >= _LEAST_PACKED
+    large = not kernel.is_matrix and prod(kernel.left_domain) >= _LEAST_PACKED
     return large and len(kernel.reductions) < 2 and len(kernel.position_reductions) < 3
 
 

@@ -27,14 +27,20 @@ LEAST_LONG = 2**31
 class Operand:
     """An operand of a contraction: its ``expression`` over ``domain``, whose axes are called ``names``.
 
-    ``side`` is "left" or "right". Axis 2 are the channels, which are summed; elements share a scale that differ only in
-    it and those behind it.
+    ``side`` is "left" or "right". Axis 2 are the channels, which are summed; elements share a scale that do not differ
+    along the axes ``apart``, in whose order the scales are.
     """
 
     side: str
     expression: Expression
     domain: tuple[int, ...]
     names: tuple[str, ...]
+    apart: tuple[int, ...] = (0, 1)
+
+    @property
+    def shared(self) -> int:
+        """Elements that share a scale."""
+        return prod(self.domain) // prod(self.domain[axis] for axis in self.apart)
 
     @property
     def largest(self) -> Index:
@@ -49,7 +55,8 @@ class Operand:
 def operands(kernel: Contraction) -> tuple[Operand, Operand]:
     """The left and the right operand."""
     spatial = range(len(kernel.axes))
-    return (Operand("left", kernel.left, kernel.left_domain, ("n", "g", "c", *(f"q{a}" for a in spatial))),
+    apart = (0, *(3 + axis for axis in range(kernel.entry_axes)), 1)
+    return (Operand("left", kernel.left, kernel.left_domain, ("n", "g", "c", *(f"q{a}" for a in spatial)), apart),
             Operand("right", kernel.right, kernel.right_domain, ("g", "o", "c", *(f"k{a}" for a in spatial))))
 
 
@@ -63,11 +70,10 @@ def guessed(geometry: Geometry, side: str) -> bool:
     if not geometry.scaled or (side == "left" and geometry.splits_left) \
             or (side == "right" and (geometry.tiling.converts_right or geometry.entries > 1)):
         return False
-    domain = kernel.left_domain if side == "left" else kernel.right_domain
-    shared = prod(domain[2:])
-    image = side == "left" and kernel.axes
+    operand = operands(kernel)[side == "right"]
+    image = side == "left" and not kernel.is_matrix
     least, least_bytes = (LEAST_SHARED, LEAST_BYTES) if image else (LEAST_DEPTH, LEAST_MATRIX_BYTES)
-    return shared >= least and 4 * prod(domain) >= least_bytes
+    return operand.shared >= least and 4 * prod(operand.domain) >= least_bytes
 
 
 def loads_of(roots: Sequence[Expression]) -> list[Load]:

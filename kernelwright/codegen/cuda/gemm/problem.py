@@ -79,6 +79,9 @@ class Geometry(Rows):
         if self.tiling.takes_left and not self.splits_left and (
                 self.tiling.core not in ("wgmma", "row_buffered") or not self.kernel.axes):
             raise ValueError(f"x is packed before but for windows on wgmma: {self.tiling}")
+        if self.kernel.axes and self.kernel.is_matrix and (
+                self.tiling.takes_left or self.extents[-1] > self.kernel.axes[-1].in_size):
+            raise ValueError(f"rows of a matrix are packed before, with none between them: {self.tiling}")
         if self.tiling.packs_concurrently and (self.tiling.converts_left or self.tiling.split_k > 1):
             raise ValueError(f"no x to pack, or parts of steps: {self.tiling}")
         if self.two_taps and not self.kernel.axes:
@@ -162,7 +165,7 @@ class Geometry(Rows):
     @cached_property
     def places(self) -> dict[str, tuple[int, int]]:
         """Offset and bytes of each part of the workspace: "repack" (uint32: whether scales have to be looked at again),
-        "left_scales" (float32 per (n, g)) and "right_scales" (per (g, o)), where operands are scaled, "left_ready"
+        "left_scales" (float32 per (entry, g)) and "right_scales" (per (g, o)), where operands are scaled, "left_ready"
         (uint32: two counters of load chunks taken, then the load chunks that are packed) where the core packs x,
         "left", "right" (no bytes where the mainloop converts them), "sums" of the parts of the steps, where they are
         split, and where there are reductions over positions "position_partials" (float32 of shape (partial-sum slots,
@@ -172,7 +175,7 @@ class Geometry(Rows):
         says that the operand is not finite there.
         """
         kernel, at = self.kernel, 0
-        lefts, rights = kernel.batch * kernel.groups, kernel.groups * kernel.out_channels
+        lefts, rights = kernel.entries * kernel.groups, kernel.groups * kernel.out_channels
         sizes = {"repack": 4, "left_scales": 4 * lefts, "right_scales": 4 * rights}
         result = {}
         for name, size in {**(sizes if self.scaled else {}),

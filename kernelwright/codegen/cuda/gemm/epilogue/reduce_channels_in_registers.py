@@ -167,8 +167,9 @@ class ReduceChannelsInRegisters(ReduceChannels):
         """The call of ``NAME_fold`` for the sums of the position's product."""
         lines, given = [], []
         if self.geometry.scaled:
-            lines = ["float row_scale;", "{", *indent([coordinates(self.geometry, self.kind)[0],
-                                                       f"row_scale = {row_scale_text(self.geometry)};"]), "}",
+            lines = ["float row_scale;", "{", *indent([
+                *coordinates(self.geometry, self.kind)[:1 + self.kernel.entry_axes],
+                f"row_scale = {row_scale_text(self.geometry, 'u')};"]), "}",
                      *self.table.fast_path("row_scale")]
             given = [*operand_pointers(self.kernel), "right_scales", "row_scale",
                      f"__all_sync({_ALL}, fast)", "first", "last", "row", "phase_class", "g"]

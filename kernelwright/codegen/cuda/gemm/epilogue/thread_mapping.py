@@ -153,7 +153,8 @@ class EpilogueOperation:
             ["const float* __restrict__ left_scales", "int thread", "int group", "long long first_row"],
             ["const int g = group;"] * (self.kernel.groups > 1)
             + [f"const {self.kind} row = first_row + {self.row_of};", f"if (row >= {self.geometry.rows}) return 1.0f;",
-               coordinates(self.geometry, self.kind)[0], f"return {row_place(self.geometry)};"])
+               *coordinates(self.geometry, self.kind)[:1 + self.kernel.entry_axes],
+               f"return {row_place(self.geometry, 'u')};"])
 
     def scale_lines(self) -> list[str]:
         """Define ``row_scale`` from ``scale_of_row``, which `NAME_finish` takes, and ``fast``; of scaled operands."""
@@ -163,7 +164,7 @@ class EpilogueOperation:
                 *self.table.fast_path("row_scale")]
 
     def scale_of_place(self) -> list[str]:
-        """Define ``row_scale`` of the place (n, g), and ``fast``; of scaled operands."""
+        """Define ``row_scale`` of the place, and ``fast``; of scaled operands."""
         if not self.geometry.scaled:
             return []
         return [f"const float row_scale = {row_scale_text(self.geometry)};", *self.table.fast_path("row_scale")]

@@ -42,6 +42,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     type_of_rows,
     value_call,
 )
+from kernelwright.codegen.cuda.gemm.precision.scales import entry_place
 from kernelwright.codegen.cuda.gemm.problem import ROW_BYTES, Geometry
 from kernelwright.codegen.source import part_beside
 
@@ -81,7 +82,7 @@ def values(layout: Layout) -> dict[str, object]:
         "SCALES_OF": "left_scales, " * geometry.scaled,
         "MARKED": "marks, second_run, " if guessed(geometry, "left") else "",
         "FIND": "depth == 0 || step == begin" if whole else "true", "NEXT_PRODUCER": "depth == 0" if whole else "true",
-        "SCALES": geometry.kernel.batch * geometry.kernel.groups}
+        "SCALES": geometry.kernel.entries * geometry.kernel.groups}
 
 
 def definitions(layout: Layout, name: str) -> str:
@@ -90,9 +91,9 @@ def definitions(layout: Layout, name: str) -> str:
     geometry = layout.geometry
     kernel, operand = geometry.kernel, operands(geometry.kernel)[0]
     guess, kind, axes = guessed(geometry, "left"), type_of_rows(geometry.allocated_rows), range(len(kernel.axes))
-    place = f"n * {kernel.groups} + g" if kernel.groups > 1 else "n"
+    place = entry_place(geometry, "u")
     entry, positions = entry_type(kernel), ", ".join(f"q{a}" for a in axes)
-    scales = "long long" if kernel.batch * kernel.groups >= 2**31 else "int"
+    scales = "long long" if kernel.entries * kernel.groups >= 2**31 else "int"
     known = [f"{entry} n;", f"int {positions};", "bool in_bounds;", *["float scale;"] * geometry.scaled,
              *[f"{scales} place;"] * guess]
     find = [f"const bool row_in_bounds = row < {geometry.rows};", *coordinates(geometry, kind),

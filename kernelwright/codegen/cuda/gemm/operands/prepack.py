@@ -1,6 +1,6 @@
 """CUDA text that brings the operands of a contraction into the packed layout of `Geometry`.
 
-Scales. Sums are multiplied by ``left_scales[n, g]`` and ``right_scales[g, o]``, powers of two that this text finds:
+Scales. Sums are multiplied by ``left_scales[entry, g]`` and ``right_scales[g, o]``, powers of two that this text finds:
 operands are packed times their inverses, so that the greatest magnitude lies in [2^14, 2^15), or is multiplied by
 2^126 where even that is less. An infinite scale says that an operand is not finite; it is packed as zeros, and the
 epilogue takes its sums from the operands themselves.

@@ -103,8 +103,9 @@ class Packer:
         loop = LoopKernel(domain[:2], domain[2:], (Reduction("max", operand.expression),), (), (),
                           kernel.input_dtypes, ())
         strides = operand.largest.strides
-        row = sorted((a for a in range(2, len(domain)) if domain[a] > 1), key=lambda a: (-abs(strides[a]), a))
-        loop = arranged(loop, [a for a in (0, 1) if domain[a] > 1], row)
+        row = sorted((a for a in range(2, len(domain)) if domain[a] > 1 and a not in operand.apart),
+                     key=lambda a: (-abs(strides[a]), a))
+        loop = arranged(loop, [a for a in operand.apart if domain[a] > 1], row)
         lanes = 4 if loop.row and loop.row[-1] % 4 == 0 else 1
         axes = tuple(range(len(loop.outer), len(loop.outer) + len(loop.row)))
         site = Site(loop.outer, loop.row, "float", is_long(loop), axes, axes[-1] if lanes > 1 else None, lanes)
@@ -156,7 +157,7 @@ class Packer:
 
     def search_part(self, body: Sequence[str], vectors: set[str], blocks: int, parts: int) -> Part:
         """The part of a search; rows are cut into ``parts``."""
-        of = "(n, g)" if self.operand.side == "left" else "(g, o)"
+        of = "(g, o)" if self.operand.side == "right" else "(entry, g)" if self.kernel.entry_axes else "(n, g)"
         how = f", from {parts} parts of each" if parts > 1 else ""
         comment = f"Scales of {self.what} per {of}{how}."
         if self.guessed:

@@ -15,6 +15,7 @@ from kernelwright.codegen.cuda.gemm.points import (
     type_of_rows,
     value_call,
 )
+from kernelwright.codegen.cuda.gemm.precision.scales import entry_place
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 from kernelwright.codegen.cuda.loops.site import indent
 
@@ -45,7 +46,7 @@ class RowPacker(Packer):
         slots = 32 // self.tall
         chunks = geometry.chunks
         whole = ceil(self.rows / self.tall) * self.kernel.groups
-        single = not (left and self.kernel.axes)
+        single = not left or self.kernel.is_matrix
         self.along = single and self.tall == 32  # neighbouring rows have scales of their own
         enough = whole >= _ENOUGH or chunks <= 2 * WARPS * slots
         self.owns = geometry.scaled and single and enough and not self.guessed
@@ -67,7 +68,7 @@ class RowPacker(Packer):
 
     def pack(self) -> Part:
         """The function that packs rows, behind the search or, where it owns them, with it."""
-        geometry, kernel, left = self.geometry, self.kernel, self.operand.side == "left"
+        geometry, left = self.geometry, self.operand.side == "left"
         body = self._row(self.tiles, self.parts, self.block_rows, [
             *([] if self.owns else [f"warp * {self.tall}"]), f"lane % {self.tall}" if self.tall < 32 else "lane"])
         slots = 32 // self.tall
@@ -89,8 +90,7 @@ class RowPacker(Packer):
             step = [_VALUES, *chunk, *self.checked(), *self.write(at, "row_in_bounds")]
             loop_lines = ["#pragma unroll 2", f"{loop} {{", *indent(step), "}"]
             if not left:
-                body += [f"const int k{a} = 0;" for a in range(len(kernel.axes))]
-                body += ["const bool in_bounds = row_in_bounds;", *loop_lines]
+                body += [*self._in_bounds(), *loop_lines]
             elif self.entries > 1:
                 body += [f"for (int phase = 0; phase < {self.entries}; ++phase) {{",
                          *indent([*define_in_bounds(geometry), *loop_lines]), "}"]
@@ -105,16 +105,15 @@ class RowPacker(Packer):
         """As of any packer; a lane takes a row where neighbouring rows have scales of their own."""
         if not self.along:
             return super().search()
-        left, kernel, chunks = self.operand.side == "left", self.kernel, self.geometry.chunks
+        kernel, chunks = self.kernel, self.geometry.chunks
         tiles = ceil(self.rows / 32)
         parts = max(1, min(chunks // (2 * WARPS * SKIPPED), ceil(FILLED / (tiles * kernel.groups))))
         part = ceil(chunks / parts)
         parts = ceil(chunks / part)
-        axes = [f"const int k{a} = 0;" for a in range(len(kernel.axes))] if not left else []
         begin, end = ("0", str(chunks)) if parts == 1 else \
             (rest("block", parts, part), f"min(first + {part}, {chunks})")
         step_by = str(WARPS)
-        body = [*self._row(tiles, parts, 32, ["lane"]), *self._coordinates(), *axes,
+        body = [*self._row(tiles, parts, 32, ["lane"]), *self._coordinates(), *self._places(),
                 f"unsigned* const scale = reinterpret_cast<unsigned*>({self.scales}) + {self._scale_place()};"]
         if self.guessed:
             body += ["const bool in_bounds = row_in_bounds && (!second_run || *scale >= 0x80000000u);",
@@ -145,11 +144,21 @@ class RowPacker(Packer):
         """Define the coordinates of a row."""
         return coordinates(self.geometry, self.row_type) if self.operand.side == "left" else ["const int o = row;"]
 
+    def _places(self) -> list[str]:
+        """Define the coordinates of the operand's only place of a row along spatial axes."""
+        axes = range(len(self.kernel.axes))
+        return [f"const int q{a} = u{a};" for a in axes] if self.operand.side == "left" else \
+            [f"const int k{a} = 0;" for a in axes]
+
+    def _in_bounds(self) -> list[str]:
+        """The same, and ``in_bounds``, whether the operand has the row."""
+        return [*self._places(), "const bool in_bounds = row_in_bounds;"]
+
     def _scale_place(self) -> str:
         """The place of a row's scale, by its coordinates."""
         if self.operand.side == "right":
             return f"g * {self.kernel.out_channels} + o"
-        return f"n * {self.kernel.groups} + g" if self.kernel.groups > 1 else "n"
+        return entry_place(self.geometry, "u")
 
     def _end(self) -> str:
         """The text of the chunk at which a block ends."""
@@ -174,9 +183,7 @@ class RowPacker(Packer):
         """Find the greatest magnitudes of the block's rows, then pack them."""
         steps = ceil(self.geometry.chunks / self.step)
         kept = steps <= _KEPT
-        in_bounds = ["const bool in_bounds = row_in_bounds;",
-                     *(f"const int k{a} = 0;" for a in range(len(self.kernel.axes)))]
-        body = [*in_bounds, f"__shared__ unsigned rows_greatest[{self.tall}];",
+        body = [*self._in_bounds(), f"__shared__ unsigned rows_greatest[{self.tall}];",
                 f"if (threadIdx.x < {self.tall}) rows_greatest[threadIdx.x] = 0;", "__syncthreads();",
                 "unsigned greatest = 0;"]
         number = f"const int chunk = first + k * {self.step};"

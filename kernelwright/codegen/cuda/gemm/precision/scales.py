@@ -6,16 +6,24 @@ from kernelwright.codegen.cuda.gemm.points import guessed
 from kernelwright.codegen.cuda.gemm.problem import Geometry
 
 
-def row_place(geometry: Geometry) -> str:
-    """Where the scale of a row is. A sign says how it was found."""
-    groups = geometry.kernel.groups
-    wide = "LL" * (geometry.kernel.batch * groups >= 2**31)
-    return "left_scales[n]" if groups == 1 else f"left_scales[n * {groups}{wide} + g]"
+def entry_place(geometry: Geometry, position: str = "p") -> str:
+    """Where the scale of an entry is in ``left_scales``, by n, g and its coordinates, which are called ``position`` and
+    a number."""
+    kernel, place = geometry.kernel, "n"
+    wide = "LL" * (kernel.entries * kernel.groups >= 2**31)
+    for number, axis in enumerate(kernel.axes[:kernel.entry_axes]):
+        place = f"({place} * {axis.in_size}{wide} + {position}{number})"
+    return place if kernel.groups == 1 else f"{place} * {kernel.groups}{wide} + g"
 
 
-def row_scale_text(geometry: Geometry) -> str:
+def row_place(geometry: Geometry, position: str = "p") -> str:
+    """The scale of a row, of an entry with such coordinates. A sign says how it was found."""
+    return f"left_scales[{entry_place(geometry, position)}]"
+
+
+def row_scale_text(geometry: Geometry, position: str = "p") -> str:
     """The scale of a row."""
-    return without_mark(geometry, row_place(geometry))
+    return without_mark(geometry, row_place(geometry, position))
 
 
 def without_mark(geometry: Geometry, scale: str) -> str:

@@ -77,7 +77,7 @@ def core(numbers: RowBuffered, name: str, original: Contraction, second_run: tup
         "WINDOW": numbers.window_lines, "FINISHED": numbers.finished,
         "RIGHT_TERM": numbers.right_term_bytes // 16, "CHUNKS": numbers.chunks,
         "ALL_COLUMNS": numbers.allocated_columns,
-        "SECOND_RUN": fill_some(SECOND_RUN, {"SCALES": numbers.kernel.batch, "THREADS": threads})
+        "SECOND_RUN": fill_some(SECOND_RUN, {"SCALES": numbers.kernel.entries, "THREADS": threads})
         + "\n" if guess else "",
         **row_ring.values(numbers, name), "BEGIN_PARTIALS": ending.begin, "END_PARTIALS": ending.end,
         "ARGUMENTS": "".join(f"{p}, " for _, p in ending.parameters if p != "position_partials"),

@@ -126,7 +126,7 @@ def definitions(numbers: RowBuffered, name: str) -> str:
         put += ["  // What the first term leaves.",
                 f"  to[{numbers.term_rows}] = make_uint4(low[0], low[1], low[2], low[3]);"]
     put.append("}")
-    entry_of_strip = over("strip", numbers.strips // numbers.kernel.batch)
+    entry_of_strip = over("strip", numbers.strips // numbers.kernel.entries)
     if guess:
         put += ["// Some of them do not fit float16, or may not: the scale was not enough.",
                 "const float most = scale == -1.0f ? 0.0f : 65504.0f;",

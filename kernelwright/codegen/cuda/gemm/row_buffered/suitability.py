@@ -19,9 +19,10 @@ POOLED = (2, 4, 8)
 
 
 def suits(kernel: Contraction) -> bool:
-    """Whether a contraction can be row-buffered: a convolution in two dimensions or more, whose results lie along lines
-    in memory or are reduced over all channels. Lines have an even number of positions: a thread has pairs of them."""
-    if len(kernel.axes) < 2 or kernel.groups > 1 or kernel.batch >= 2**31 or not _reduces(kernel) \
+    """Whether a contraction can be row-buffered: a convolution in two dimensions or more, beside those of its batch,
+    whose results lie along lines in memory or are reduced over all channels. Lines have an even number of positions: a
+    thread has pairs of them."""
+    if len(kernel.axes) < 2 + kernel.entry_axes or kernel.groups > 1 or kernel.batch >= 2**31 or not _reduces(kernel) \
             or kernel.pool_planes > 1 or (kernel.pool_lines > 1 and not kernel.pools) \
             or kernel.scheme not in ("fp16", "fp16x3"):
         return False
