@@ -19,9 +19,10 @@ from kernelwright.failures import is_ours, told
 from kernelwright.launching import Direct, as_measured, graphs_wanted, in_one_launch, runs_as_graph, with_graph
 from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
 from kernelwright.problem import Problem
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.programs import Stages, model_of, new_model, written
 from kernelwright.records import UNTRIED
+from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import (
@@ -55,6 +56,12 @@ from kernelwright.verify.state import State
 _LEAST_SECONDS = 0.2
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
+#: Calls of the model that a first build and check of a mode takes as long as (68 and 71 of networks with 0.3 and 0.45 s
+#: a call on an H200): they are made in float64, in float32 with and without gradients, and several times each.
+_CHECK_CALLS = 70
+#: Of a file's compilation: that of a network took 5 s on 16 cores.
+_BUILD_SECONDS = 5.0
+NO_MEMORY = "The device had no memory for further trials, and none for what measurements would have changed."
 #: Why PyTorch keeps the operators of a mode in which no kernel pays.
 ONE_LAUNCH = "no kernel of ours pays here; all calls are one launch"
 #: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
@@ -77,6 +84,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
+    tuning.hurried = _is_hurried(planned, device, budget)
     known = tuning.first(planned)
     tuning.build_ahead(planned)
     began = clock()
@@ -99,9 +107,9 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         budget.done("tune")
         untried = tuning.untried
         if other == text:  # it stays as it is, and gets its other trials
-            modes, text, emitted, certificates = certified(better, begun=first)
+            modes, text, emitted, certificates = _in_memory(partial(certified, better, begun=first), first, truths)
         elif budget.until_end() >= SHARE_OF_FIRST * took:  # a better file before the baselines of others
-            modes, text, emitted, certificates = certified(better, before=first)
+            modes, text, emitted, certificates = _in_memory(partial(certified, better, before=first), first, truths)
         else:
             untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
@@ -147,6 +155,26 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             modes, text, emitted = built(problem, modes, example, target, device)
     modes = [replace(m, regions=tuning.measured(m)) for m in modes]
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
+
+
+def _is_hurried(modes: list[ModeProgram], device: Device, budget: Budget) -> bool:
+    """Whether a first build and check, by what PyTorch's calls are predicted to take, leave nothing of a run in which
+    measurements would do."""
+    took = _BUILD_SECONDS + _CHECK_CALLS * sum(graph_seconds(m.captured.roots(), device) for m in distinct(modes))
+    return budget.until_end() - (1 + SHARE_OF_FIRST) * took < _LEAST_TUNING * budget.seconds
+
+
+def _in_memory(certify: Callable[[], Certified], first: Certified, truths: Truths) -> Certified:
+    """What a further certification gives; what passed first, with a note, where there is not the memory for it."""
+    try:
+        return certify()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    truths.kept.clear()
+    release()
+    modes, text, emitted, certificates = first
+    return [replace(m, notes=(*m.notes, NO_MEMORY)) for m in modes], text, emitted, certificates
 
 
 def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], timings: Mapping[str, Timing],

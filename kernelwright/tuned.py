@@ -28,6 +28,7 @@ from kernelwright.ir.node import Node
 from kernelwright.modes import ModeProgram, as_called, distinct, keeping
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.planner import ALONE, make_plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
@@ -37,6 +38,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.tune import contractions, layouts
 from kernelwright.tune.contraction_ahead import TextsAhead
+from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 from kernelwright.tune.regions import SLOWER, losing_regions, region_times, region_uses
 from kernelwright.verified import built, candidate_of
@@ -46,6 +48,8 @@ _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
 _PROGRAMS, _CONTRACTED = "programs", "contracted"
 # The parts of the time that is left for contractions, and then for regions.
 _OF_CONTRACTIONS, _OF_REGIONS = 0.7, 0.6
+# Seconds of a call that are worth telling where there was no time to measure what may save them.
+_LEAST_SAVED = 1e-7
 # The share of a run that must be left for contractions to be compiled while the first file is built and checked: where
 # less is, nothing of them would be measured, and that file waits for the processors.
 _LEAST_AHEAD = 1 / 2
@@ -57,7 +61,9 @@ _OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
 @dataclass
 class Tuning:
     """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`.
-    settled: names of modes that stepped back, of which only regions are measured."""
+    settled: names of modes that stepped back, of which only regions are measured. hurried: whether a build and a check
+    of the modes take what is left of the run, so that contractions whose gain is clear are kernels without having been
+    measured."""
 
     problem: Problem
     example: list[Any]
@@ -67,6 +73,7 @@ class Tuning:
     stages: Stages
     untried: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
+    hurried: bool = False
     ahead: BuiltAhead | None = None
     found: TextsAhead | None = None
     plans: contractions.Plans = field(init=False)
@@ -78,7 +85,7 @@ class Tuning:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
         with many processors, of which a build or a check of one file leaves most idle."""
         count, budget = spare_processors(), self.stages.budget
-        if not self._may_contract() or not budget.measures or not count or not can_fork() \
+        if not self._may_contract() or not budget.measures or self.hurried or not count or not can_fork() \
                 or budget.until_end() < _LEAST_AHEAD * budget.seconds:
             return
         try:
@@ -177,7 +184,7 @@ class Tuning:
         return modes
 
     def _note(self, count: int, what: str, seconds: float) -> None:
-        if count:
+        if count and seconds >= _LEAST_SAVED:
             self.untried.append(f"{UNTRIED}measure {what.format(count)}: that may save {in_words(seconds)} "
                                 "a call, as predicted. A further run goes on from here.")
 
@@ -186,14 +193,17 @@ class Tuning:
         problem, settings = self.problem, self.settings
         if not self._may_contract():
             return modes
-        plans, late = {}, list[Node]()
+        plans, late, unmeasured = {}, list[Node](), 0
         ends, programs = clock() + seconds, distinct(modes)
         with self.stages.stage("tune"):
             for place, mode in enumerate(programs):
                 kept, key = _kept_anyway(mode), self._key(mode)
                 if not seconds and recall(_CONTRACTED, key) is None:  # to ask for each takes seconds of a deep network
-                    late += contractions.worth_trying(mode.plan.graph, kept, attention=mode.plan.attention)
-                    plans[mode.program] = mode.plan
+                    chosen = self._unmeasured(mode, kept)
+                    unmeasured += len(chosen)
+                    late += [n for n in contractions.worth_trying(mode.plan.graph, kept, attention=mode.plan.attention)
+                             if n not in chosen]
+                    plans[mode.program] = self._with(mode, kept, chosen) if chosen else mode.plan
                     continue
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
@@ -204,13 +214,31 @@ class Tuning:
                     order_saves=partial(self._order_saves, mode), plans=self.plans)
                 if seconds:
                     remember(_CONTRACTED, key, {"chosen": len(chosen)})
-                late += [n for n, reason in left.items() if reason == contractions.LATE]
-                plans[mode.program] = make_plan(
-                    mode.plan.graph, mode.captured, kept | left, move_bias=True, contractions=chosen,
-                    channels_last=mode.plan.channels_last.difference(chosen),
-                    attention=mode.plan.attention) if chosen or left else mode.plan
+                waiting = {n for n, reason in left.items() if reason == contractions.LATE}
+                if waiting and (guessed := {n: config for n, config in self._unmeasured(mode, kept).items()
+                                            if n in waiting}):
+                    unmeasured += len(guessed)
+                    left = {n: reason for n, reason in left.items() if n not in guessed}
+                    chosen = fitting(partial(self.plans.of, mode.plan.graph, mode.captured, kept | left),
+                                     chosen | guessed)
+                late += waiting.difference(chosen)
+                plans[mode.program] = self._with(mode, kept | left, chosen) if chosen or left else mode.plan
+        if unmeasured:
+            self.untried.append(f"{UNTRIED}measure {unmeasured} of the contractions, which are kernels by prediction.")
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]
+
+    def _with(self, mode: ModeProgram, kept: dict[Node, str], chosen: dict[Node, KernelConfig]) -> Plan:
+        """The mode's plan in which these contractions become kernels, and the operators of ``kept`` stay."""
+        return make_plan(mode.plan.graph, mode.captured, kept, move_bias=True, contractions=chosen,
+                         channels_last=mode.plan.channels_last.difference(chosen), attention=mode.plan.attention)
+
+    def _unmeasured(self, mode: ModeProgram, kept: dict[Node, str]) -> dict[Node, KernelConfig]:
+        """The contractions that become kernels by what is predicted: those that promise most of what can be gained,
+        where measurements have no time."""
+        if not self.hurried:
+            return {}
+        return contractions.predicted(mode.plan.graph, mode.captured, self.device, kept, clearly=True)
 
     def _order_saves(self, mode: ModeProgram) -> dict[Node, float]:
         """What the library's convolutions take less channels-last, as far as that decides."""

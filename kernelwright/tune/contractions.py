@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, prod
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -67,6 +68,8 @@ LATE = "not measured: the budget went to contractions that take longer"
 _LEAST_OPERATIONS = 5 * 10**7
 # A kernel must take less than this share of what it replaces; of one call by itself it must win clearly.
 _WIN, _WIN_ALONE = 0.97, 0.9
+# What the roofline model has to promise of a kernel that is not measured before it is used.
+_CLEAR = 0.6
 #: So many plans are kept for those who ask again.
 _PLANS = 8
 #: Names of devices with wgmma, for planning without one.
@@ -90,18 +93,25 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str], *, attention: bool) -> 
 # Without a device ---------------------------------------------------------------------------------
 
 
-def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, KernelConfig]:
-    """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate."""
+def predicted(graph: Graph, captured: Graph, device: Device, kept: Mapping[Node, str] = MappingProxyType({}), *,
+              clearly: bool = False) -> dict[Node, KernelConfig]:
+    """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate.
+
+    kept: nodes that stay torch calls anyway. clearly: only those whose gain is beyond what the model may be off by, in
+    float32, of which PyTorch rounds no operands on this machine.
+    """
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     every = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
-             for n in worth_trying(graph, {}, attention=device.fuses_attention)}
+             for n in worth_trying(graph, kept, attention=device.fuses_attention)
+             if not clearly or (n.dtype == "float32" and not _rounds(n))}
+    share = _CLEAR if clearly else _WIN_ALONE
     promising = {n: config for n, config in every.items()
-                 if predicted_seconds(n, n.bytes, device) < _WIN_ALONE * node_seconds(n, device)}
+                 if predicted_seconds(n, n.bytes, device) < share * node_seconds(n, device)}
     if not every:
         return {}
     plans = Plans(device.fuses_attention)
     while True:
-        steps = contraction_steps(plans.of(graph, captured, {}, promising)) if promising else []
+        steps = contraction_steps(plans.of(graph, captured, kept, promising)) if promising else []
         best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
         full = [s for s, tiling in best if tiling is None and reduces(s)]
         if not full:
@@ -109,7 +119,9 @@ def predicted(graph: Graph, captured: Graph, device: Device) -> dict[Node, Kerne
         promising |= {s.covers[0]: without(promising[s.covers[0]], s) for s in full}  # no tiling has room for them
     chosen = {s.covers[0]: as_tried(s, replace(promising[s.covers[0]], tiling=tiling)) for s, tiling in best
               if tiling is not None}
-    recomputed = predicted_recompute(partial(plans.of, graph, captured, {}), every, chosen, core, device, _WIN_ALONE)
+    if clearly:
+        return chosen
+    recomputed = predicted_recompute(partial(plans.of, graph, captured, kept), every, chosen, core, device, _WIN_ALONE)
     return chosen | recomputed
 
 

@@ -12,7 +12,11 @@ import kernelwright
 from kernelwright import selection, tuned, verified
 from kernelwright.culprits import Culprits
 from kernelwright.errors import InvalidOption
+from kernelwright.modes import distinct
+from kernelwright.problem import load_problem
+from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
+from kernelwright.roofline.devices import H200
 from kernelwright.settings import Settings
 from kernelwright.tune import budget as budgets
 from kernelwright.tune import regions
@@ -174,6 +178,38 @@ def test_without_time_there_is_a_file_and_what_was_not_tried_is_told(monkeypatch
     new = result.module
     x = torch.randn(64, 32)
     assert new(x).shape == x.shape
+
+
+def test_a_run_is_in_a_hurry_where_checks_take_what_is_left(monkeypatch, tmp_path, now):
+    """Checks of a model whose calls take a second take minutes, those of a small one are nothing."""
+    problem = load_problem(write_problem(tmp_path, "model", MODEL))
+    modes, _ = understand(problem, problem.make_inputs(0), H200, Settings(), Stages(Progress()))
+    budget = budget_of("quick", baselines="none")
+    for call, passed, hurried in ((1e-3, 0.0, False), (1e-3, 22.0, True), (0.1, 0.0, False), (0.3, 0.0, True)):
+        monkeypatch.setattr(selection, "graph_seconds", lambda roots, device, call=call: call)
+        now[0] = 100.0 + passed
+        assert selection._is_hurried(distinct(modes), H200, budget) is hurried, (call, passed)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_passed_stays_where_memory_does_not_do_for_more(changes, monkeypatch, tmp_path):
+    """The first file is there; neither its further trials nor those of what measurements change end the run."""
+    certify = verified.certify_both
+
+    def certified(*arguments, plan, **rest):
+        if len(plan.trials) > verified.RECORDED:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB.")
+        return certify(*arguments, plan=plan, **rest)
+
+    lost = iter([{}] * 2)
+    if changes:
+        monkeypatch.setattr(tuned, "losing_regions", lambda plan, times, **_: next(lost, None) or (
+            {n: "slower" for n in plan.kernels[0].covers} if len(plan.kernels) > 1 else {}))
+    monkeypatch.setattr(verified, "certify_both", certified)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=300)
+    assert result.certificate.passed and result.modes[0].kernels and selection.NO_MEMORY in result.notes
+    assert result.path.read_text() == result.source
 
 
 @pytest.fixture

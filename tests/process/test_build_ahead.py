@@ -192,7 +192,7 @@ def test_what_there_was_no_time_for_is_compiled_ahead(tmp_path, monkeypatch):
 def test_what_no_run_had_time_for_is_not_asked_for(tmp_path, monkeypatch):
     """Without time, and without a run that had some, there is nothing to find: what might be gained is told."""
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
-    problem = load_problem(write_problem(tmp_path, "model", MODEL), device="cpu")
+    problem = load_problem(write_problem(tmp_path, "model", MODEL.replace("rand(512", "rand(8192")), device="cpu")
     settings = Settings(target="cuda", contractions="measured")
     example = problem.make_inputs(0)
     modes, _ = understand(problem, example, H200, settings, Stages(Progress()), predict=False)
@@ -205,6 +205,37 @@ def test_what_no_run_had_time_for_is_not_asked_for(tmp_path, monkeypatch):
     tuning._with_contractions(modes, 5.0)
     tuning._with_contractions(modes, 0.0)
     assert len(asked) == 2 and asked[0] > 4.0 and not asked[1]
+
+
+def test_in_a_hurry_what_clearly_gains_is_a_kernel_without_a_measurement(tmp_path, monkeypatch):
+    """By the prediction; what it may be wrong about, as PyTorch may round it, waits. So does what choosing left."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    problem = load_problem(write_problem(tmp_path, "model", MODEL.replace("rand(512", "rand(8192")), device="cpu")
+    settings = Settings(target="cuda", contractions="measured")
+    example = problem.make_inputs(0)
+    modes, _ = understand(problem, example, H200, settings, Stages(Progress()), predict=False)
+
+    def tuned_in(seconds, *, hurried=True):
+        tuning = tuned.Tuning(problem, example, "cuda", H200, settings,
+                              Stages(Progress(), budget_of("quick", baselines="none")), hurried=hurried)
+        return tuning._with_contractions(modes, seconds), tuning.untried
+
+    assert not any(mode.plan.contractions for mode in tuned_in(0.0, hurried=False)[0])
+    first, told = tuned_in(0.0)
+    for mode in first:
+        assert [config.scheme for config in mode.plan.contractions.values()] == ["fp16x3"] * 2
+        assert all(config.tiling and not config.measurement for config in mode.plan.contractions.values())
+    assert len(told) == 1 and "2 of the contractions, which are kernels by prediction" in told[0]
+    late = tuned.LibraryCall(tuned.contractions.LATE)
+
+    def choose(graph, *_, **__):
+        one, two = (n for n in graph.nodes() if n.op == "linear")
+        return {}, {one: late, two: tuned.LibraryCall("measured on this device: cuBLAS is as fast")}
+
+    monkeypatch.setattr(tuned.contractions, "choose", choose)
+    assert [len(mode.plan.contractions) for mode in tuned_in(5.0)[0]] == [1, 1]
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    assert not any(mode.plan.contractions for mode in tuned_in(0.0)[0])
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells which compilers a thread has begun")
@@ -241,10 +272,10 @@ def test_contractions_are_compiled_ahead_where_time_is_left_for_them(tmp_path, m
     settings = Settings(target="cuda", contractions="measured")
     monkeypatch.setattr(tuned, "spare_processors", lambda: 2)
     monkeypatch.setattr(tuned, "BuiltAhead", lambda texts, target: texts)
-    for spent, ahead in ((0.0, True), (25.0, False)):
+    for spent, hurried, ahead in ((0.0, False, True), (25.0, False, False), (0.0, True, False)):
         stages = Stages(Progress(), budget_of("quick", baselines="none", spent=spent))
         modes = understand(problem, example, H200, settings, Stages(Progress()))[0]
-        tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages)
+        tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages, hurried=hurried)
         tuning.build_ahead(modes)
         assert (tuning.ahead is not None) is ahead
         if tuning.found is not None:

@@ -69,23 +69,27 @@ def cluster(monkeypatch):
 def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
     problems, notes = tmp_path / "p", tmp_path / "p" / "journal.txt"
     problems.mkdir()
+    gone = tmp_path / "gone"
     for number in range(8):
-        text = "import os\nnote(f'actor {os.getppid()}')\ntime.sleep(0.4)\n"
-        (problems / f"{number}.py").write_text(text + ("os.abort()\n" if number == 3 else ""))
+        # The later ones are not over before an actor has died.
+        text = "import os\nnote(f'actor {os.getppid()}')\n" + ("os.abort()\n" if number == 3 else "") + (
+            f"while not os.path.exists({str(gone)!r}): time.sleep(0.02)\n" if number > 3 else "")
+        (problems / f"{number}.py").write_text(text)
     options = SuiteOptions(output=tmp_path / "out", work="suite_work:run", devices=("cpu",), workers=1, runner="ray")
     results = Results(options.output)
     killed: list[int] = []
 
     def kill() -> None:
-        """End one actor when both have begun, and something has been finished."""
+        """End the actor that works on one of the later ones, when both have begun."""
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline and not killed:
-            lines = notes.read_text().split("\n") if notes.exists() else []
-            actors = [int(line.split()[-1]) for line in lines if "actor" in line]
-            if len(set(actors)) == 2 and len(actors) >= 4:
-                killed.append(actors[-1])
-                os.kill(actors[-1], signal.SIGKILL)
+            lines = notes.read_text().splitlines() if notes.exists() else []
+            begun = [(int(line.split()[1]), int(line.split()[-1])) for line in lines if line.count(" ") == 3]
+            if len({actor for _, actor in begun}) == 2 and begun[-1][0] > 3:
+                killed.append(begun[-1][1])
+                os.kill(begun[-1][1], signal.SIGKILL)
             time.sleep(0.02)
+        gone.touch()
 
     thread = threading.Thread(target=kill)
     thread.start()
