@@ -226,16 +226,19 @@ def test_in_a_hurry_what_clearly_gains_is_a_kernel_without_a_measurement(tmp_pat
         assert [config.scheme for config in mode.plan.contractions.values()] == ["fp16x3"] * 2
         assert all(config.tiling and not config.measurement for config in mode.plan.contractions.values())
     assert len(told) == 1 and "2 of the contractions, which are kernels by prediction" in told[0]
-    late = tuned.LibraryCall(tuned.contractions.LATE)
+    late = tuned.contractions.LibraryCall(tuned.contractions.LATE)
 
     def choose(graph, *_, **__):
         one, two = (n for n in graph.nodes() if n.op == "linear")
-        return {}, {one: late, two: tuned.LibraryCall("measured on this device: cuBLAS is as fast")}
+        return {}, {one: late, two: tuned.contractions.LibraryCall("measured on this device: cuBLAS is as fast")}
 
     monkeypatch.setattr(tuned.contractions, "choose", choose)
     assert [len(mode.plan.contractions) for mode in tuned_in(5.0)[0]] == [1, 1]
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert not any(mode.plan.contractions for mode in tuned_in(0.0)[0])
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        assert not any(mode.plan.contractions for mode in tuned_in(0.0)[0])
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells which compilers a thread has begun")
