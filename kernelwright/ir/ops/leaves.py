@@ -114,7 +114,8 @@ def _template_code(template: Any, inputs: list[str]) -> str:
 
 def _opaque_code(inputs: list[str], node: Any) -> str:
     if node["target"] == PART:  # the program knows which of its parts has this number
-        return f"_kernelwright_part(_numbered[{node['template'][-1]}], ({''.join(f'{i}, ' for i in inputs)}))"
+        given = "".join(f"{_template_code(part, inputs)}, " for part in node["template"][0][1:])
+        return f"_kernelwright_part(_numbered[{node['template'][-1]}], ({given}))"
     arguments = [_template_code(part, inputs) for part in node["template"]]
     if node.get("apart") is None:
         arguments += [f"{name}={_template_code(part, inputs)}" for name, part in node["keywords"]]

@@ -388,6 +388,13 @@ class Deciding(nn.Module):
     def forward(self, x):
         return x * 2 if x.sum() > 0 else x * 3
 
+class Repeating(nn.Module):
+    def forward(self, x, gate, other, *, masks):
+        if x.sum() > 0:
+            x = x * gate
+        y = x + 2 * other + 3 * masks[0] - masks[1]
+        return y, (None, y)
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()
@@ -408,7 +415,8 @@ class Model(nn.Module):
             self.odd[0].register_forward_hook(lambda module, given, result: seen.append(result) or result * 2)
             self.odd[0].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
         else:
-            self.odd = {"decides": Deciding, "counts": Counting, "norm twice": lambda: nn.BatchNorm1d(8),
+            self.odd = {"decides": Deciding, "counts": Counting, "repeats": Repeating,
+                        "norm twice": lambda: nn.BatchNorm1d(8),
                         "spectral": lambda: torch.nn.utils.spectral_norm(nn.Linear(8, 8)),
                         "max_norm": lambda: nn.Embedding(16, 8, max_norm=0.5)}[kind]()
 
@@ -416,6 +424,10 @@ class Model(nn.Module):
         h = self.first(x) * torch.sigmoid(x)
         if self.kind == "max_norm":
             h = self.odd(torch.arange(16)) * h
+        elif self.kind == "repeats":  # one tensor is several arguments, and several results
+            gate = torch.sigmoid(x) * 2
+            first, (_, second) = self.odd(h, gate, gate, masks=[h, gate])
+            h = first - second.square() * gate
         elif self.kind == "counts":
             found = self.odd(h, times=3)
             h = found["y"] + found["calls"][0]
@@ -431,7 +443,7 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("kind", ["hooks", "decides", "counts", "norm twice", "spectral", "max_norm"])
+@pytest.mark.parametrize("kind", ["hooks", "decides", "counts", "repeats", "norm twice", "spectral", "max_norm"])
 def test_an_odd_part_stays_with_pytorch(kind: str, tmp_path: Path) -> None:
     """Hooks run, state moves and parameters change as in eager; kernels compute the rest of the model."""
     original, emitted, _ = emit(tmp_path, "parts", PARTS.replace("KIND", kind))
