@@ -37,7 +37,7 @@ check: $(STAMP) lint
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/unit
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not clocked"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not clocked"
 
 attacks: $(STAMP)
 	$(BIN)/python -m pytest tests/process/judge/test_exploits.py

@@ -61,6 +61,7 @@ _LEAST_TUNING = 0.1
 _CHECK_CALLS = 70
 #: Of a file's compilation: that of a network took 5 s on 16 cores.
 _BUILD_SECONDS = 5.0
+NO_MEMORY_FOR_KERNELS = "there is not the memory to check kernels beside the model"
 NO_MEMORY = "The device had no memory for further trials, and none for what measurements would have changed."
 #: Why PyTorch keeps the operators of a mode in which no kernel pays.
 ONE_LAUNCH = "no kernel of ours pays here; all calls are one launch"
@@ -89,7 +90,19 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     tuning.build_ahead(planned)
     began = clock()
     try:
-        modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
+        while True:
+            try:
+                modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
+                break
+            except Exception as error:
+                if not is_out_of_memory(error) or not any(m.plan.kernels for m in known):
+                    raise
+            _make_room(truths)
+            if tuning.hurried and any(m.plan.contractions for m in known):  # whose packed operands take memory
+                tuning.hurried = False
+                known = tuning.first(planned)
+            else:
+                known = planned = [original(m, NO_MEMORY_FOR_KERNELS, device) for m in planned]
         took = clock() - began
     finally:
         tuning.stop_building()
@@ -171,10 +184,14 @@ def _in_memory(certify: Callable[[], Certified], first: Certified, truths: Truth
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-    truths.kept.clear()
-    release()
+    _make_room(truths)
     modes, text, emitted, certificates = first
     return [replace(m, notes=(*m.notes, NO_MEMORY)) for m in modes], text, emitted, certificates
+
+
+def _make_room(truths: Truths) -> None:
+    truths.kept.clear()
+    release()
 
 
 def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], timings: Mapping[str, Timing],

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 # Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
 # of those that are waited for. Read when PyTorch is loaded.
@@ -23,6 +24,15 @@ settings.load_profile("kernelwright")
 _numbers = itertools.count()
 #: Rounds of times that decide nothing.
 _ROUNDS = 25
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The folders whose modules take longest come first: processes that run modules side by side end together."""
+    first = ("process", "emulation")
+    folders = [item.path.relative_to(Path(__file__).parent).parts[0] for item in items]
+    rank = {id(item): first.index(folder) if folder in first else len(first)
+            for item, folder in zip(items, folders, strict=True)}
+    items.sort(key=lambda item: rank[id(item)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,6 +13,7 @@ from kernelwright import selection, tuned, verified
 from kernelwright.culprits import Culprits
 from kernelwright.errors import InvalidOption
 from kernelwright.modes import distinct
+from kernelwright.plan.records import KernelConfig
 from kernelwright.problem import load_problem
 from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
@@ -210,6 +211,35 @@ def test_what_passed_stays_where_memory_does_not_do_for_more(changes, monkeypatc
     result = kernelwright.optimize(path, target="cpp", baselines="none", budget=300)
     assert result.certificate.passed and result.modes[0].kernels and selection.NO_MEMORY in result.notes
     assert result.path.read_text() == result.source
+
+
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_without_memory_for_kernels_there_is_a_file_with_fewer(lacking, monkeypatch, tmp_path):
+    """In a hurry contractions that were not measured go first, as their operands are packed; then all kernels do."""
+    certify, planned, tried = verified.certify_both, [], []
+
+    def certified(*arguments, **rest):
+        if len(tried) < lacking:
+            tried.append(len(planned))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB.")
+        return certify(*arguments, **rest)
+
+    def first(self, modes):
+        planned.append(self.hurried)
+        if not self.hurried:
+            return modes
+        product = next(n for n in modes[0].plan.graph.nodes() if n.op == "matmul")
+        return [replace(m, plan=replace(m.plan, contractions={product: KernelConfig("fp16x3")})) for m in modes]
+
+    monkeypatch.setattr(tuned.Tuning, "first", first)
+    monkeypatch.setattr(selection, "_is_hurried", lambda *_: True)
+    monkeypatch.setattr(verified, "certify_both", certified)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=300)
+    assert planned[:2] == [True, False] and tried == [1, 2][:lacking]
+    assert result.certificate.passed and result.path.exists()
+    assert bool(result.modes[0].kernels) == (lacking == 1)
+    assert any(selection.NO_MEMORY_FOR_KERNELS in k.reason for k in result.modes[0].kept) == (lacking == 2)
 
 
 @pytest.fixture
