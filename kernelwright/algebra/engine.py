@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from kernelwright.algebra.attention import ATTENTION
 from kernelwright.algebra.collapse import COLLAPSE
 from kernelwright.algebra.compose import COMPOSE
+from kernelwright.algebra.cropped import CROPPED
 from kernelwright.algebra.filled import FILLED
 from kernelwright.algebra.identities import IDENTITIES
 from kernelwright.algebra.local import Decisions, NoFixpoint
@@ -27,7 +28,7 @@ from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
 RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *ATTENTION, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE,
-                          *PRECISION, *SCAN_RULES, *VIEW_RULES, *ROW_RULES, *REPEATED)
+                          *PRECISION, *SCAN_RULES, *CROPPED, *VIEW_RULES, *ROW_RULES, *REPEATED)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {
     root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
 }
@@ -88,7 +89,28 @@ def _replacement(built: Node, context: Context) -> Node | None:
 
 
 def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...]]:
-    """The fixpoint of all rules under the permissions of ``context``."""
+    """The fixpoint of all rules under the permissions of ``context``.
+
+    Rules know who reads what in the graph as it is at first. Where a slice went up others may be the only readers of
+    what stands there now, so all of it is looked at once more.
+    """
+    result, applications = _once(graph, context)
+    last = applications
+    while any(a.rule in CROPPED for a in last):
+        again, last = _once(result, replace(context, laid=set(), original={}, readers={}, known={}))
+        result, applications = replace(again, replaces=_through(again, result, graph)), (*applications, *last)
+    return result, applications
+
+
+def _through(again: Graph, result: Graph, graph: Graph) -> dict[Node, tuple[Node, ...]]:
+    """What nodes of a graph that was rewritten twice stand for in the first one."""
+    place = {node: number for number, node in enumerate(graph.nodes())}
+    return {form: tuple(sorted({old for n in nodes for old in result.replaces.get(n, ())}, key=place.__getitem__))
+            for form, nodes in again.replaces.items()}
+
+
+def _once(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...]]:
+    """The graph after a walk in which rules are applied to each node until none does."""
     applications: list[Application] = []
     results: dict[Node, Node] = {}
     replacements: dict[Node, Node] = {}

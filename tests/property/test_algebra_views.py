@@ -139,7 +139,7 @@ def test_heads_of_attention_are_views(part):
     x = leaf("x", 5, 2, 24)
     projected = make("sin", x)
     last = heads(projected, 2, 5, 4, part)
-    result, _ = rewritten(graph_of(make("sin", last)))
+    result, _ = rewritten(graph_of(make("sin", last), projected))  # others read it, too
     source, chain = chain_below(result.outputs[0].inputs[0])
     assert source is projected
     assert [step.op for step in chain] == ["slice", "reshape", "permute"]
