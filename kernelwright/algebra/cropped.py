@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.ir.graph import memory
 from kernelwright.ir.node import Node, make
 from kernelwright.roofline.cost import node_work
 
@@ -42,6 +43,11 @@ class Cut(NamedTuple):
     def is_plain(self) -> bool:
         """Whether the axis is the one that is cut."""
         return self.outer == self.inner == 1
+
+    @property
+    def is_run(self) -> bool:
+        """Whether what is read stands together, so that it is a view of a weight and no copy."""
+        return self.outer == self.step == 1
 
     @property
     def left(self) -> float:
@@ -143,7 +149,8 @@ def _cuts_above(root: Node, context: Context) -> dict[Node, Cut]:
 
 
 def _pays(cuts: dict[Node, Cut]) -> bool:
-    """Whether enough of the work goes, and what stays is not in the way of fusion."""
+    """Whether enough of the work goes, and what stays is not in the way of fusion: what follows a product is fused with
+    it where it is of all of it."""
     before = after = 0.0
     for node, cut in cuts.items():
         if node.kind == "view":
@@ -151,8 +158,12 @@ def _pays(cuts: dict[Node, Cut]) -> bool:
         work = node_work(node)
         cost = work.bytes + work.operations / _OPERATIONS_OF_A_BYTE
         before, after = before + cost, after + cost * cut.left
-    return before > 0 and after <= (1 - _LEAST_SAVED) * before and (
-        next(iter(cuts.values())).left <= _MOST_LEFT or any(node.op in _PRODUCTS for node in cuts))
+    if not before or after > (1 - _LEAST_SAVED) * before:
+        return False
+    if any(node.op in _PRODUCTS for node in cuts):
+        return True
+    below = (memory(operand) for node in cuts for operand in node.inputs if operand not in cuts)
+    return next(iter(cuts.values())).left <= _MOST_LEFT and not any(operand.op in _PRODUCTS for operand in below)
 
 
 def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:
@@ -199,11 +210,11 @@ def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:
             return (cut, *whole) if axis == 0 else None
         case "linear" if axis < rank - 1:
             return (cut, *whole)
-        case "linear" if others[0].rank == 2:
+        case "linear" if others[0].rank == 2 and cut.is_run:
             return (None, *(cut.along(0) for _ in others))
         case "convolution" if axis == 0:
             return (cut, *whole)
-        case "convolution" if axis == 1 and node["groups"] == 1 and not node["transposed"]:
+        case "convolution" if axis == 1 and node["groups"] == 1 and not node["transposed"] and cut.is_run:
             return (None, *(cut.along(0) for _ in others))
         case "matmul" if min(x.rank, others[0].rank) >= 2:
             return _of_product(node, cut)

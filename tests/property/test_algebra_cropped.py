@@ -91,6 +91,8 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "along a scan": lambda m, a: a.cumsum(1)[:, -1], "across a reshape": lambda m, a: a.exp().reshape(4, 96)[:, 5:9],
     "a causal query": lambda m, a: SDPA(*(a[None] * n for n in (1, 2, 3)), is_causal=True)[:, :, 2],
     "hardly less": lambda m, a: a.exp()[..., :15], "no operator": lambda m, a: a[:, 0],
+    "behind a product that is whole": lambda m, a: F.conv1d(a, m.kernel).tanh()[..., ::4],
+    "features that do not stand together": lambda m, a: F.linear(a, m.weight)[..., ::4],
     "positions of a convolution": lambda m, a: F.conv1d(a, m.kernel)[..., :3],
 }
 
