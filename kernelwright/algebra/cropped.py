@@ -75,7 +75,7 @@ class Cut(NamedTuple):
     def before_reshape(self, shape: Sequence[int], reshaped: Sequence[int]) -> Cut | None:
         """The same in a shape from which ``reshaped`` was made; None where it is in no axis of it alone."""
         lead = prod(reshaped[:self.axis]) * self.outer
-        for axis, size in enumerate(shape):
+        for axis, size in enumerate(shape if all(shape) else ()):
             first = prod(shape[:axis])
             outer = lead // first
             if lead % first == 0 and size % (outer * self.size) == 0:

@@ -65,6 +65,7 @@ CROPS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "joined": (lambda m, a: torch.cat([a.exp(), a.cos()], -1)[:, 0], 128),
     "one piece": (lambda m, a: (torch.cat([m.weight[:1].expand(4, 1, 16), a], 1).exp() * 2)[:, 0], 64),
     "of a piece": (lambda m, a: torch.cat([a.exp(), a.cos()], 1)[:, 7:9], 128),
+    "padded from nothing": (lambda m, a: F.pad(a[:, :0].exp().reshape(4, 0, 16), (0, 0, 1, 0)).add(a)[:2], 192),
     "padded": (lambda m, a: F.pad(a.exp(), (1, 2))[:, 0], 76),
     "convolution, entries": (lambda m, a: F.conv1d(a, m.kernel)[2:3], 70),
     "convolution, channels": (lambda m, a: F.conv1d(a, m.kernel)[:, :2], 112),
