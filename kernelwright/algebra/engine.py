@@ -91,15 +91,22 @@ def _replacement(built: Node, context: Context) -> Node | None:
 def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...]]:
     """The fixpoint of all rules under the permissions of ``context``.
 
-    Rules know who reads what in the graph as it is at first. Where a slice went up others may be the only readers of
-    what stands there now, so all of it is looked at once more.
+    Rules know who reads what in the graph as it is at first. Where they changed that a slice may be the only reader of
+    what stands there now, so graphs with slices are walked until nothing changes.
     """
     result, applications = _once(graph, context)
     last = applications
-    while any(a.rule in CROPPED for a in last):
+    while last and any(n.op == "slice" for n in result.nodes()):
+        if len(applications) > _most(graph):
+            raise NoFixpoint(f"rule {last[-1].rule.name!r} in walk after walk")
         again, last = _once(result, replace(context, laid=set(), original={}, readers={}, known={}))
         result, applications = replace(again, replaces=_through(again, result, graph)), (*applications, *last)
     return result, applications
+
+
+def _most(graph: Graph) -> int:
+    """More applications of rules than these never end."""
+    return _MOST_STEPS + _STEPS_PER_NODE * len(list(graph.nodes()))
 
 
 def _through(again: Graph, result: Graph, graph: Graph) -> dict[Node, tuple[Node, ...]]:
@@ -114,8 +121,7 @@ def _once(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...
     applications: list[Application] = []
     results: dict[Node, Node] = {}
     replacements: dict[Node, Node] = {}
-    order = list(graph.nodes())
-    most = _MOST_STEPS + _STEPS_PER_NODE * len(order)
+    order, most = list(graph.nodes()), _most(graph)
     replaced = Replaced((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks)))
     context.laid |= _laid(graph.outputs, order)
     context.readers, context.roots = users(graph.roots()), frozenset(graph.roots())
