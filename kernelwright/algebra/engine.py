@@ -109,9 +109,14 @@ def _most(graph: Graph) -> int:
     return _MOST_STEPS + _STEPS_PER_NODE * len(list(graph.nodes()))
 
 
+def _everything(graph: Graph) -> tuple[Node, ...]:
+    """The results, all that is updated, also by a torch call itself, and what is checked."""
+    return *graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks)
+
+
 def _through(again: Graph, result: Graph, graph: Graph) -> dict[Node, tuple[Node, ...]]:
     """What nodes of a graph that was rewritten twice stand for in the first one."""
-    place = {node: number for number, node in enumerate(graph.nodes())}
+    place = {node: number for number, node in enumerate(walk(_everything(graph)))}
     return {form: tuple(sorted({old for n in nodes for old in result.replaces.get(n, ())}, key=place.__getitem__))
             for form, nodes in again.replaces.items()}
 
@@ -122,7 +127,7 @@ def _once(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...
     results: dict[Node, Node] = {}
     replacements: dict[Node, Node] = {}
     order, most = list(graph.nodes()), _most(graph)
-    replaced = Replaced((*graph.outputs, *(e.value for e in graph.effects), *(c.value for c in graph.checks)))
+    replaced = Replaced(_everything(graph))
     context.laid |= _laid(graph.outputs, order)
     context.readers, context.roots = users(graph.roots()), frozenset(graph.roots())
 

@@ -139,3 +139,12 @@ def test_draws_keep_the_order_of_memory():
     graph = capture(Of(lambda m, a: F.dropout(a.exp()[:, 0], 0.5)).train(), (x(4, 6, 16),))
     assert NAME not in [a.rule.name for a in rewritten(graph)[1]]
     assert prod(graph_of(*graph.outputs).outputs[0].shape) == 64
+
+
+def test_what_a_torch_call_updates_keeps_its_place():
+    """A graph that is walked more than once, of which a call updates buffers by itself."""
+    model = nn.Sequential(nn.Conv1d(6, 8, 3), nn.BatchNorm1d(8)).train()
+    graph = capture(Of(lambda m, a: m.model(a.exp()).tanh()[1:2].reshape(8, 14), model=model), (x(4, 6, 16).float(),))
+    result, _ = rewrite_with(graph, Context())
+    known = set(graph.nodes()) | set(walk([e.value for e in graph.effects]))
+    assert graph.effects and all(old in known for nodes in result.replaces.values() for old in nodes)
