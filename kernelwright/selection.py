@@ -90,19 +90,16 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     tuning.build_ahead(planned)
     began = clock()
     try:
-        while True:
-            try:
-                modes, text, emitted, certificates = first = certified(known, brief=budget.measures)
-                break
-            except Exception as error:
-                if not is_out_of_memory(error) or not any(m.plan.kernels for m in known):
-                    raise
-            _make_room(truths)
-            if tuning.hurried and any(m.plan.contractions for m in known):  # whose packed operands take memory
-                tuning.hurried = False
+        first = None
+        while first is None:
+            first = _in_memory(partial(certified, known, brief=budget.measures), truths,
+                               last=not any(m.plan.kernels for m in known))
+            if first is None and tuning.hurried and any(m.plan.contractions for m in known):
+                tuning.hurried = False  # their packed operands take memory
                 known = tuning.first(planned)
-            else:
+            elif first is None:
                 known = planned = [original(m, NO_MEMORY_FOR_KERNELS, device) for m in planned]
+        modes, text, emitted, certificates = first
         took = clock() - began
     finally:
         tuning.stop_building()
@@ -120,9 +117,11 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         budget.done("tune")
         untried = tuning.untried
         if other == text:  # it stays as it is, and gets its other trials
-            modes, text, emitted, certificates = _in_memory(partial(certified, better, begun=first), first, truths)
+            modes, text, emitted, certificates = \
+                _in_memory(partial(certified, better, begun=first), truths) or _without_memory(first)
         elif budget.until_end() >= SHARE_OF_FIRST * took:  # a better file before the baselines of others
-            modes, text, emitted, certificates = _in_memory(partial(certified, better, before=first), first, truths)
+            modes, text, emitted, certificates = \
+                _in_memory(partial(certified, better, before=first), truths) or _without_memory(first)
         else:
             untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
@@ -177,21 +176,23 @@ def _is_hurried(modes: list[ModeProgram], device: Device, budget: Budget) -> boo
     return budget.until_end() - (1 + SHARE_OF_FIRST) * took < _LEAST_TUNING * budget.seconds
 
 
-def _in_memory(certify: Callable[[], Certified], first: Certified, truths: Truths) -> Certified:
-    """What a further certification gives; what passed first, with a note, where there is not the memory for it."""
+def _in_memory(certify: Callable[[], Certified], truths: Truths, *, last: bool = False) -> Certified | None:
+    """What a certification gives; None where there is not the memory for it, which is then free for another one. last:
+    there is no other."""
     try:
         return certify()
     except Exception as error:
-        if not is_out_of_memory(error):
+        if last or not is_out_of_memory(error):
             raise
-    _make_room(truths)
-    modes, text, emitted, certificates = first
-    return [replace(m, notes=(*m.notes, NO_MEMORY)) for m in modes], text, emitted, certificates
-
-
-def _make_room(truths: Truths) -> None:
     truths.kept.clear()
     release()
+    return None
+
+
+def _without_memory(first: Certified) -> Certified:
+    """What passed first, with a note that nothing more was tried."""
+    modes, text, emitted, certificates = first
+    return [replace(m, notes=(*m.notes, NO_MEMORY)) for m in modes], text, emitted, certificates
 
 
 def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], timings: Mapping[str, Timing],

@@ -238,7 +238,8 @@ class Tuning:
         where measurements have no time."""
         if not self.hurried:
             return {}
-        return contractions.predicted(mode.plan.graph, mode.captured, self.device, kept, clearly=True)
+        return contractions.predicted(mode.plan.graph, mode.captured, self.device, kept, clearly=True,
+                                      plans=self.plans)
 
     def _order_saves(self, mode: ModeProgram) -> dict[Node, float]:
         """What the library's convolutions take less channels-last, as far as that decides."""

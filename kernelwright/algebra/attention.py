@@ -12,6 +12,8 @@ from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.node import Node, make, walk
 
 _TARGET = "aten.scaled_dot_product_attention."
+#: The place in the call's template of whether it is causal, behind queries, keys, values, a mask and what is dropped.
+CAUSAL = 5
 _FIXED_KINDS = ("leaf", "opaque", "view", "pointwise", "reduction")
 _FIXED_LEAVES = ("constant", "literal")
 #: A mask is evaluated where no node below it has more elements than this, and there are not more nodes.
@@ -29,10 +31,10 @@ _known: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 def known_mask(node: Node, context: Context) -> Node | None:
     """Libraries skip what a causal form hides, and compute it, and read the mask, where that says the same. Models that
     may be given a mask look whether it hides anything, which no trace can do: it always stands in their graphs."""
-    if not node["target"].startswith(_TARGET) or node["serial"] >= 0 or len(node["template"]) < 6:
+    if not is_plain_attention(node):
         return None
-    *operands, given, dropped, is_causal = node["template"][:6]
-    if not isinstance(given, tuple) or given in operands or is_causal or dropped:
+    *operands, given, dropped, _ = node["template"][:CAUSAL + 1]
+    if not isinstance(given, tuple) or given in operands or is_causal(node) or dropped:
         return None
     mask, query = node.inputs[given[1]], node.inputs[operands[0][1]]
     if node.shape[:-2] != query.shape[:-2]:  # a mask of more entries than there are queries
@@ -43,9 +45,20 @@ def known_mask(node: Node, context: Context) -> Node | None:
         return None
     kept = [i for i in node.inputs if i is not mask]
     template = (*(("input", kept.index(node.inputs[number])) for _, number in operands), None, dropped,
-                _known[mask] == _CAUSAL, *node["template"][6:])
+                _known[mask] == _CAUSAL, *node["template"][CAUSAL + 1:])
     attributes: dict[str, Any] = {**dict(node.attributes), "template": template}
     return make("opaque", *kept, **attributes)
+
+
+def is_plain_attention(node: Node) -> bool:
+    """Whether a node is a call of PyTorch's attention that draws no numbers and says all that it is."""
+    return node.op == "opaque" and node["target"].startswith(_TARGET) and node["serial"] < 0 \
+        and len(node["template"]) > CAUSAL
+
+
+def is_causal(node: Node) -> bool:
+    """Whether such a call is causal."""
+    return node["template"][CAUSAL] is True
 
 
 def _kind_of(mask: Node) -> str:

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from kernelwright.algebra.attention import CAUSAL, is_causal, is_plain_attention
 from kernelwright.algebra.rule import Context, Exactness, Rule, rule
 from kernelwright.ir.graph import memory
 from kernelwright.ir.node import Node, make
 from kernelwright.roofline.cost import node_work
 
-#: Operations that take as long as to move a byte, about; the share of the work that has to go, and of a result that may
-#: be left where no product shrinks: what is computed of a slice alone is not fused with what gives all of it.
-_OPERATIONS_OF_A_BYTE, _LEAST_SAVED, _MOST_LEFT = 16, 0.1, 0.5
+#: Operations that take as long as to move a byte, about; the share of the work that has to go; and the share of a
+#: result that may be read where no product shrinks.
+_OPERATIONS_OF_A_BYTE, _LEAST_SAVED, _MOST_READ = 16, 0.1, 0.5
 #: No more operators than these are looked at above a slice.
 _MOST_NODES = 1000
-ATTENTION_CALL = "aten.scaled_dot_product_attention.default"
 _PRODUCTS = ("linear", "matmul", "contract", "convolution")
 _OF_ROWS = ("softmax", "log_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
         return self.outer == self.step == 1
 
     @property
-    def left(self) -> float:
+    def share(self) -> float:
         """The share of the entries that is read."""
         return self.count / self.size
 
@@ -106,6 +106,7 @@ def what_is_read(node: Node, context: Context) -> Node | None:
             given.append(made.get(operand, operand) if not isinstance(read, Cut) or operand in made
                          else read.of(operand))
         made[some] = _computed(some, cut, given)
+    context.forms.update((form, some) for some, form in made.items())
     return made[above]
 
 
@@ -149,27 +150,29 @@ def _cuts_above(root: Node, context: Context) -> dict[Node, Cut]:
 
 
 def _pays(cuts: dict[Node, Cut]) -> bool:
-    """Whether enough of the work goes, and what stays is not in the way of fusion: what follows a product is fused with
-    it where it is of all of it."""
+    """Whether enough of the work goes. Pointwise operators stay behind a product of which all is computed: they are
+    fused with it, which they would not be if they were of a slice."""
     before = after = 0.0
     for node, cut in cuts.items():
         if node.kind == "view":
             continue
         work = node_work(node)
         cost = work.bytes + work.operations / _OPERATIONS_OF_A_BYTE
-        before, after = before + cost, after + cost * cut.left
+        before, after = before + cost, after + cost * cut.share
     if not before or after > (1 - _LEAST_SAVED) * before:
         return False
     if any(node.op in _PRODUCTS for node in cuts):
         return True
     below = (memory(operand) for node in cuts for operand in node.inputs if operand not in cuts)
-    return next(iter(cuts.values())).left <= _MOST_LEFT and not any(operand.op in _PRODUCTS for operand in below)
+    return next(iter(cuts.values())).share <= _MOST_READ and not any(operand.op in _PRODUCTS for operand in below)
 
 
 def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:
     """What of each operand a cut of a node depends on; None of one that does not give entries along the axis by
     themselves."""
-    x, *others = node.inputs or (node,)
+    if not node.inputs:
+        return None
+    x, *others = node.inputs
     axis, rank = cut.axis, len(node.shape)
     whole: tuple[Read, ...] = (None,) * len(others)
     if node.kind == "pointwise":
@@ -220,7 +223,7 @@ def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:
             return _of_product(node, cut)
         case "contract" if "." not in node["equation"]:
             return _of_letters(node, cut)
-        case "opaque" if node["target"] == ATTENTION_CALL and node["serial"] < 0:
+        case "opaque" if is_plain_attention(node):
             return _of_attention(node, cut)
     return None
 
@@ -267,8 +270,8 @@ def _of_letters(node: Node, cut: Cut) -> tuple[Read, ...] | None:
 
 def _of_attention(node: Node, cut: Cut) -> tuple[Read, ...] | None:
     """What is read of queries, keys, values and a mask: of these, where they are repeated, all."""
-    operands = [node.inputs[part[1]] if isinstance(part, tuple) else None for part in node["template"][:4]]
-    query, key, value, *mask = operands
+    query, key, value, mask = (node.inputs[part[1]] if isinstance(part, tuple) else None
+                               for part in node["template"][:4])
     rank = len(node.shape)
     if query is None or key is None or value is None or cut.axis == rank - 1 or not query.rank == key.rank == rank:
         return None
@@ -278,17 +281,13 @@ def _of_attention(node: Node, cut: Cut) -> tuple[Read, ...] | None:
         if cut.axis < rank - 2 and operand.shape[cut.axis] != node.shape[cut.axis]:
             return None  # several queries have one key
         found[operand].add(cut if cut.axis < rank - 2 else None)
-    for operand in filter(None, mask):
-        found[operand].add(_broadcast(operand, node, cut))
+    if mask is not None:
+        found[mask].add(_broadcast(mask, node, cut))
     # The last of as many queries as there are keys sees all of them.
     sees_all = cut.is_plain and cut.start == cut.size - 1 == key.shape[rank - 2] - 1
-    if any(len(reads) > 1 for reads in found.values()) or (cut.axis == rank - 2 and _is_causal(node) and not sees_all):
+    if any(len(reads) > 1 for reads in found.values()) or (cut.axis == rank - 2 and is_causal(node) and not sees_all):
         return None
     return tuple(next(iter(found.get(operand, {None}))) for operand in node.inputs)
-
-
-def _is_causal(node: Node) -> bool:
-    return dict(enumerate(node["template"])).get(5, False) is True or dict(node["keywords"]).get("is_causal") is True
 
 
 def _computed(node: Node, cut: Cut, given: Sequence[Node]) -> Node:
@@ -299,10 +298,8 @@ def _computed(node: Node, cut: Cut, given: Sequence[Node]) -> Node:
     if node.op == "slice" and node["axis"] == cut.axis:
         return given[0]
     attributes: dict[str, Any] = dict(node.attributes)
-    if node.op == "opaque" and cut.axis == len(node.shape) - 2 and _is_causal(node):
-        attributes["template"] = tuple(False if n == 5 else part for n, part in enumerate(node["template"]))
-        attributes["keywords"] = tuple((name, False if name == "is_causal" else part)
-                                       for name, part in node["keywords"])
+    if node.op == "opaque" and cut.axis == len(node.shape) - 2 and is_causal(node):
+        attributes["template"] = (*node["template"][:CAUSAL], False, *node["template"][CAUSAL + 1:])
     if "shape" in attributes:
         attributes["shape"] = cut.shape_of(node.shape)
     return make(node.op, *given, origin=node.origin, **attributes)

@@ -99,7 +99,7 @@ def rewrite_with(graph: Graph, context: Context) -> tuple[Graph, tuple[Applicati
     while last and any(n.op == "slice" for n in result.nodes()):
         if len(applications) > _most(graph):
             raise NoFixpoint(f"rule {last[-1].rule.name!r} in walk after walk")
-        again, last = _once(result, replace(context, laid=set(), original={}, readers={}, known={}))
+        again, last = _once(result, replace(context, laid=set(), original={}, readers={}, known={}, forms={}))
         result, applications = replace(again, replaces=_through(again, result, graph)), (*applications, *last)
     return result, applications
 
@@ -138,7 +138,7 @@ def _once(graph: Graph, context: Context) -> tuple[Graph, tuple[Application, ...
             return None
         made = frozenset((n.op, n.origin) for n in _new(found[1], results) if n.kind == "special")
         applications.append(Application(found[0], repr(built), repr(found[1]), built.origin, made))
-        replaced.applied(built, found[1], results)
+        replaced.applied(built, found[1], results, context.forms)
         return found[1]
 
     def simplify(root: Node, context: Context) -> Node:

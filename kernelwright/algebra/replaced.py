@@ -1,13 +1,14 @@
 """What each node of a rewritten graph stands for in the graph that it was made from.
 
-No rule says what it replaces: that is seen from outside, by what is no longer below a node once a rule was applied to
-it. What a rule makes stands for what it removed, and so for what that stood for.
+Rules do not say what they replace: that is seen from outside, by what is no longer below a node once a rule was applied
+to it. What a rule makes stands for what it removed, and so for what that stood for. Only where a rule makes many
+operators, one by one of others, it tells which of which: each would stand for all.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from kernelwright.ir.graph import memory
 from kernelwright.ir.node import Node, users, walk
@@ -30,8 +31,18 @@ class Replaced:
         if form is not node and form.kind != "leaf" and (mine := self.stands.get(node)):
             self.stands[form] = self.stands.get(form, _NONE) | mine
 
-    def applied(self, built: Node, made: Node, known: Container[Node]) -> None:
-        """A rule was applied. known: nodes that were there before it."""
+    def applied(self, built: Node, made: Node, known: Container[Node], forms: Mapping[Node, Node]) -> None:
+        """A rule was applied. known: nodes that were there before it. forms: of nodes that were made of one, that."""
+        if made in forms:
+            self.becomes(built, made)
+            waiting, seen = [made], {made}
+            while waiting:
+                form = waiting.pop()
+                self.becomes(forms[form], form)
+                fresh = [i for i in form.inputs if i in forms and i not in known and i not in seen]
+                seen.update(fresh)
+                waiting += fresh
+            return
         new, waiting = {made: None}, [made]
         while waiting:
             fresh = [n for n in waiting.pop().inputs if n not in known and n not in new]

@@ -43,7 +43,8 @@ class Context:
     not be applied. laid: views of which it is seen how they lie in memory: by the caller, or by a call that draws
     a number for each element in the order of memory. original: for nodes on inputs that were rewritten those of the
     graph that is rewritten. readers: who reads each of these. roots: those that are results, or asked for otherwise.
-    known: what rules found out about that graph, and would find out again at each step of a loop.
+    known: what rules found out about that graph, and would find out again at each step of a loop. forms: of operators
+    that a rule made one by one of operators of that graph, those.
     """
 
     allowed: frozenset[int] = frozenset()
@@ -54,6 +55,7 @@ class Context:
     readers: dict[Node, list[Node]] = field(default_factory=dict)
     roots: frozenset[Node] = frozenset()
     known: dict[Hashable, bool] = field(default_factory=dict)
+    forms: dict[Node, Node] = field(default_factory=dict)
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
         """Whether a rule may be applied to a node of that origin in this attempt."""

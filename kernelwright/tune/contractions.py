@@ -94,11 +94,11 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str], *, attention: bool) -> 
 
 
 def predicted(graph: Graph, captured: Graph, device: Device, kept: Mapping[Node, str] = MappingProxyType({}), *,
-              clearly: bool = False) -> dict[Node, KernelConfig]:
+              clearly: bool = False, plans: Plans | None = None) -> dict[Node, KernelConfig]:
     """The contractions for which the roofline model promises a gain, each by the scheme that is never less accurate.
 
     kept: nodes that stay torch calls anyway. clearly: only those whose gain is beyond what the model may be off by, in
-    float32, of which PyTorch rounds no operands on this machine.
+    float32, of which PyTorch rounds no operands on this machine; none is recomputed. plans: as in `choose`.
     """
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     every = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
@@ -109,7 +109,7 @@ def predicted(graph: Graph, captured: Graph, device: Device, kept: Mapping[Node,
                  if predicted_seconds(n, n.bytes, device) < share * node_seconds(n, device)}
     if not every:
         return {}
-    plans = Plans(device.fuses_attention)
+    plans = plans or Plans(device.fuses_attention)
     while True:
         steps = contraction_steps(plans.of(graph, captured, kept, promising)) if promising else []
         best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_tools import Context, assert_same, evaluate, examples, filled, graph_of, rewritten, values_of
+from graph_tools import Context, assert_same, evaluate, examples, filled, rewritten, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from plan_tools import Of
@@ -100,12 +99,7 @@ STAYS: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize("name", STAYS)
 def test_the_rest_stays_whole(name):
-    graph, applied = crop(STAYS[name], (x(4, 6, 16),), **PARTS)
-    sizes = [n.size for n in walk(capture(Of(STAYS[name], **PARTS).double(), (x(4, 6, 16),)).outputs)]
-    if name == "a causal query":  # what comes before may be cut, as its keys may not
-        assert any("scaled_dot" in str(n.get("target")) and n.size == 384 for n in walk(graph.outputs))
-        return
-    assert NAME not in applied or largest(graph) == max(sizes)
+    assert NAME not in crop(STAYS[name], (x(4, 6, 16),), **PARTS)[1]
 
 
 @examples(60)
@@ -138,7 +132,6 @@ def test_draws_keep_the_order_of_memory():
     """Numbers are drawn for what lies in memory as it did."""
     graph = capture(Of(lambda m, a: F.dropout(a.exp()[:, 0], 0.5)).train(), (x(4, 6, 16),))
     assert NAME not in [a.rule.name for a in rewritten(graph)[1]]
-    assert prod(graph_of(*graph.outputs).outputs[0].shape) == 64
 
 
 def test_what_a_torch_call_updates_keeps_its_place():
@@ -148,3 +141,18 @@ def test_what_a_torch_call_updates_keeps_its_place():
     result, _ = rewrite_with(graph, Context())
     known = set(graph.nodes()) | set(walk([e.value for e in graph.effects]))
     assert graph.effects and all(old in known for nodes in result.replaces.values() for old in nodes)
+
+
+def test_each_operator_stands_for_its_own():
+    """For the user's lines above a kernel, however many operators one slice moves up through."""
+    def layers(m: nn.Module, a: Tensor) -> Tensor:
+        for number in range(3):
+            a = F.layer_norm(F.linear(a, m.square) * (number + 2), (16,))
+        return a[:, 0].tanh()
+
+    graph = capture(Of(layers, square=x(16, 16)).double(), (x(4, 6, 16),))
+    result, _ = rewrite_with(graph, Context())
+    for op in ("linear", "mul", "layer_norm"):
+        before, after = ([n for n in walk(g.outputs) if n.op == op] for g in (graph, result))
+        assert [[old for old in result.replaces[n] if old.op in ("linear", "mul", "layer_norm")] for n in after] == [
+            [old] for old in before]

@@ -212,6 +212,31 @@ def test_deciding_what_to_collapse_is_near_linear(kind):
         assert after / before < twice * log2(twice) / (size * log2(size)), counted
 
 
+class Cropped(nn.Module):
+    """Blocks along tokens of which the first is read, by two heads; each leaves out another token before the next."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.sides = nn.ModuleList(nn.ModuleList(nn.Linear(16, 16) for _ in range(2)) for _ in range(blocks))
+        self.heads = nn.ModuleList(nn.Linear(16, 4) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for one, other in self.sides:
+            x = torch.tanh(one(x)[:, :-1]) + torch.relu(other(x)[:, :-1])
+        return sum(head(x)[:, 0].sin() for head in self.heads)
+
+
+def test_slices_go_up_in_near_linear_work():
+    """Two heads read one token, so that walk after walk takes the slice further, through slices of each block."""
+    counted = []
+    for blocks in SIZES:
+        graph, found = capture(Cropped(blocks), (torch.randn(2, 200, 16),)), []
+        counted.append(calls(lambda graph=graph, found=found: found.append(rewrite(graph, GENERIC_CPU))))
+        assert all(n.shape[1:-1] in ((), (1,)) for n in found[0].graph.nodes() if n.op == "linear")
+    for (size, before), (twice, after) in pairwise(zip(SIZES, counted, strict=True)):
+        assert after / before < twice * log2(twice) / (size * log2(size)), counted
+
+
 class Scaled(nn.Module):
     """A block of a transformer whose result is scaled on its way to the residual stream."""
 
