@@ -13,6 +13,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
+from clocks import drop_nothing
 from hypothesis import settings
 
 from kernelwright.timing.rounds import MOST_ROUNDS
@@ -22,8 +23,6 @@ settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
 
 _numbers = itertools.count()
-#: Rounds of times that decide nothing.
-_ROUNDS = 25
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,14 +52,10 @@ def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
 @pytest.fixture(scope="session", autouse=True)
 def clocks_drop_nothing() -> Iterator[None]:
-    """No program and no kernel goes back to PyTorch for what it takes on a machine that may be busy, and no clock looks
-    whether it is: tests that say what follows from that tell it what it sees. So few rounds do for times."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelwright.timing.processor.waits", dict)
-        patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
-        patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
-        patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
-        yield
+    """Tests that say what follows from a clock ask for one (`clocks_decide`), or tell it what it sees."""
+    patch = drop_nothing()
+    yield
+    patch.undo()
 
 
 @pytest.fixture

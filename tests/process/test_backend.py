@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from clocks import CLOCKS_DROP_NOTHING
 from emitted_tools import assert_like, short_budgets
 from places import ROOT
 from torch import nn
@@ -389,11 +390,8 @@ def test_a_kept_file_that_is_broken(count, tmp_path):
     assert count[1] == 2
 
 
-SCRIPT = """
+SCRIPT = CLOCKS_DROP_NOTHING + """
 import torch
-import kernelwright.selection, kernelwright.tuned
-kernelwright.selection.is_slower = lambda timing: False
-kernelwright.tuned.losing_regions = lambda plan, times, clearly=False: {}
 import kernelwright
 from kernelwright.dynamo import served
 made, written = [], served.Served._written

@@ -1,0 +1,26 @@
+"""No clock decides about kernels: in the tests' own process (``conftest``), and in those that tests start."""
+
+from __future__ import annotations
+
+import pytest
+
+#: Rounds of times that decide nothing.
+_ROUNDS = 25
+#: What a text for ``python -c`` begins with, so that what it optimizes has kernels on a busy machine, too.
+CLOCKS_DROP_NOTHING = f"""
+import sys
+sys.path.insert(0, {__file__.rpartition("/")[0]!r})
+import clocks
+clocks.drop_nothing()
+"""
+
+
+def drop_nothing() -> pytest.MonkeyPatch:
+    """No program and no kernel goes back to PyTorch for what it takes, and no clock looks whether the machine is busy.
+    So few rounds do for times. Until the patch that is given back is undone."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("kernelwright.timing.processor.waits", dict)
+    patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
+    patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
+    patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
+    return patch
