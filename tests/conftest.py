@@ -58,6 +58,33 @@ def clocks_drop_nothing() -> Iterator[None]:
     patch.undo()
 
 
+_failed: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_are_noted() -> Iterator[None]:
+    """What fails of ours costs a kernel, and the rest is right: results alone do not show it."""
+    from kernelwright import failures
+
+    def noted(error: BaseException, folder: Path) -> Path | None:
+        _failed.append(f"{type(error).__name__}: {error}")
+        return keep(error, folder)
+
+    keep = failures.keep_traceback
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failures, "keep_traceback", noted)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_ours_fails(request: pytest.FixtureRequest) -> Iterator[None]:
+    """But where a test makes it fail, and says so."""
+    yield
+    failed = tuple(_failed)
+    _failed.clear()
+    assert not failed or any(request.node.iter_markers("breaks")), failed
+
+
 @pytest.fixture
 def clocks_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """They do: for tests that say what takes how long."""

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from clocks import PATIENCE
 from emitted_tools import (
     PROBLEMS,
     assert_like,
@@ -680,7 +681,7 @@ def test_two_processes_at_once_and_a_cache_that_cannot_be_written(built, tmp_pat
     running = [subprocess.Popen([sys.executable, "-c", USE], cwd=tmp_path, env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in running:
-        out, problem = process.communicate(timeout=120)
+        out, problem = process.communicate(timeout=PATIENCE)
         assert out == "True\n", out + problem
     assert len(list((tmp_path / "cache" / "libraries").iterdir())) == 1, "one library and no leftovers"
     (tmp_path / "file").write_text("")
