@@ -109,14 +109,17 @@ def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
 
 
-@pytest.fixture(params=["rows on chip", "rows apart"])
+@pytest.fixture(params=["rows on chip", "rows on chip unless crossed", "rows apart"])
 def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan small tensors both ways: rows stay on chip between reductions and stores, or they are as long
-    as those that do not, and what is dear and read more than once is stored."""
-    if request.param == "rows on chip":
-        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 1 << 30)
-        monkeypatch.setattr("kernelwright.plan.groups._FEW_ROWS", 1)
-    else:
+    """Plan small tensors all ways: rows stay on chip between reductions and stores, those that are read across how they
+    are stored too or not, or they are as long as those that do not, and what is dear and read more than once is stored."""
+    if request.param == "rows apart":
         monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 0)
         monkeypatch.setattr("kernelwright.plan.groups._SHORT_ROW_BYTES", 0)
         monkeypatch.setattr("kernelwright.plan.groups._DEAR", 12)
+    else:
+        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 1 << 30)
+        monkeypatch.setattr("kernelwright.plan.groups._FEW_ROWS", 1)
+    if request.param == "rows on chip unless crossed":
+        monkeypatch.setattr("kernelwright.plan.groups._LEAST_ROW", 1)
+        monkeypatch.setattr("kernelwright.plan.compile.loops._CROSSED_ROW", 1)
