@@ -111,8 +111,9 @@ def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["rows on chip", "rows on chip unless crossed", "rows apart"])
 def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan small tensors all ways: rows stay on chip between reductions and stores, those that are read across how they
-    are stored too or not, or they are as long as those that do not, and what is dear and read more than once is stored."""
+    """Plan small tensors all ways: rows stay on chip between reductions and stores, with those that are read across how
+    they are stored or without, or they are as long as those that do not, and what is dear and read more than once is
+    stored."""
     if request.param == "rows apart":
         monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 0)
         monkeypatch.setattr("kernelwright.plan.groups._SHORT_ROW_BYTES", 0)
