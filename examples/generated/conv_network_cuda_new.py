@@ -1281,7 +1281,7 @@ class _KernelwrightBinding:
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        self.twin, self.lock = None, threading.Lock()
+        self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
         tables = {(path, key): table for path, m in modules.items()
@@ -1423,15 +1423,25 @@ def _kernelwright_twin(model, binding):
     return twin
 
 
-class _KernelwrightOriginal(torch.nn.Module):
-    """The original computation of a model, as a module of its own (for functional_call)."""
+def _kernelwright_filled(twin, state):
+    """The copy with tensors of its own; what one module shares with another is shared still."""
+    shared = (*twin.named_parameters(remove_duplicate=False), *twin.named_buffers(remove_duplicate=False))
+    held = {id(tensor): state[name] for name, tensor in shared if name in state}
+    for module in twin.modules():
+        for table in (module._parameters, module._buffers):
+            table.update({key: held[id(t)] for key, t in table.items() if id(t) in held})
+    return twin
 
-    def __init__(self, model):
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """What is made of the original computation's result, as a module of its own (for functional_call)."""
+
+    def __init__(self, model, then):
         super().__init__()
-        self.model = model
+        self.model, self.then = model, then
 
     def forward(self, *inputs, **named):
-        return self.model._original_forward(*inputs, **named)
+        return self.then(self.model._original_forward(*inputs, **named))
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1508,15 +1518,23 @@ class _KernelwrightFunction(torch.autograd.Function):
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
             named = {}
-            with ctx.binding.lock:
-                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs), named)
-            pairs = [(result, gradients[0])]
-            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
-            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            def gradients_of(result):
+                pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            twin = ctx.binding.twin
+            if again:
+                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+            with ctx.binding.lock:
+                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
+                                                   {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
             result[i] = gradient

@@ -262,19 +262,27 @@ class _KernelwrightFunction(torch.autograd.Function):
                 count = len(inputs) - len(ctx.facts["keywords"])
                 named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 inputs = inputs[:count]
-            with ctx.binding.lock:
-                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs), named)
-            if RESULTS:
-                outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-                pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
-            else:
-                pairs = [(result, gradients[0])]
-            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
-            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            def gradients_of(result):
+                if RESULTS:
+                    outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
+                    pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
+                else:
+                    pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            twin = ctx.binding.twin
+            if again:
+                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+            with ctx.binding.lock:
+                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
+                                                   {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
             result[i] = gradient

@@ -215,7 +215,7 @@ class _KernelwrightBinding:
         if ORDERS:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        self.twin, self.lock = None, threading.Lock()
+        self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if GRAPHS:
             self.graph = self.graph_of = None
             self.recordings, self.recording = 0, threading.Lock()
