@@ -331,6 +331,21 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     return inputs + [named[name] for name in keywords]
 
 
+if TURNABLE:
+    def _kernelwright_shows(facts, result):
+        """Whether results of the original computation lie in another order than those of the kernels."""
+        if ATTRIBUTES:
+            if facts["left"]:
+                return True
+        if RESULTS:
+            parts = _kernelwright_flatten(facts["structure"], result, {})
+        else:
+            parts = {0: result}
+        lain = [(parts[number], strides) for number, strides in enumerate(facts["strides"]) if strides is not None]
+        return any([step != wanted and size > 1 for part, strides in lain
+                    for step, wanted, size in zip(part.stride(), strides, part.shape)])
+
+
 def _kernelwright_call(model, inputs, named, plans):
     """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
     if torch.compiler.is_compiling():
@@ -358,7 +373,15 @@ def _kernelwright_call(model, inputs, named, plans):
         if NESTED:
             if nested is not None:
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
-        binding, values, tensors = _kernelwright_fit(model, facts, given)
+        if not TURNABLE:
+            binding, values, tensors = _kernelwright_fit(model, facts, given)
+        if TURNABLE:
+            binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
+            if turned not in binding.shows:
+                _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
+                result = model._original_forward(*inputs, **named)
+                binding.shows[turned] = _kernelwright_shows(facts, result)
+                return result
         operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])
