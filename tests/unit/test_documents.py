@@ -25,7 +25,8 @@ def tools():
     """The tools that make pages, by name."""
     sys.path.append(str(ROOT / "tools"))
     try:
-        return {name: runpy.run_path(str(ROOT / "tools" / f"{name}.py")) for name in ("document_pages", "pictures")}
+        return {name: runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
+                for name in ("document_pages", "pictures", "site_links")}
     finally:
         sys.path.remove(str(ROOT / "tools"))
 
@@ -117,6 +118,23 @@ def test_shown_code_is_a_file(tools):
     with_code = tools["document_pages"]["with_code"]
     assert with_code(page) == page
     assert with_code(page.replace("class GatedPool", "class Other")) == page
+
+
+def test_named_pages_become_links(tools):
+    """And lead somewhere, in every page; code stays as it is."""
+    linked = tools["site_links"]["linked"]
+    code = "[`docs/bench.md`](x) and `docs/tour.py`\n\n    `docs/judge.md`\n\n```\n`docs/judge.md`\n```\n"
+    text = f"see `docs/judge.md`, {code} and `docs/judge.md`\n"
+    assert linked(text, "tutorials/a.md") == (f"see [`docs/judge.md`](../judge.md), {code} and "
+                                              "[`docs/judge.md`](../judge.md)\n")
+    assert linked(text, "judge.md") == text
+    assert {str(p): wrong for p in PAGES if (wrong := broken(p, named(linked(
+        p.read_text(encoding="utf-8"), p.relative_to(DOCS).as_posix()))))} == {}
+
+
+def named(text: str) -> str:
+    """A text whose links have plain words, as code is no prose."""
+    return re.sub(r"\[`([^`]+)`\]\(", r"[\1](", text)
 
 
 def test_the_reference_has_all(tools):
