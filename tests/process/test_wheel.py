@@ -67,6 +67,13 @@ def test_the_wheel_holds_the_package(wheel):
     assert names == files
 
 
+def test_the_image_gets_what_the_package_is_made_of():
+    """Nothing that is left out of an image's sources is needed to install it."""
+    left_out = (ROOT / ".dockerignore").read_text().split()
+    needed = ("kernelwright", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
+    assert all((ROOT / name).exists() for name in needed) and not set(needed) & set(left_out)
+
+
 @pytest.mark.slow
 def test_installed_from_the_file(wheel, tmp_path):
     """In a folder of its own: the version, an explanation for each target (whose texts are files beside modules), and

@@ -154,6 +154,13 @@ def test_the_reference_has_all(tools):
     assert {n for n in kernelwright.__all__ if not re.search(rf"^## {n}(\(\))?$", interface, re.MULTILINE)} == set()
 
 
+def test_the_first_screen_is_that_of_the_readme():
+    """One session, wherever it is shown."""
+    session = re.compile(r"^    \$ kernelwright optimize examples/.*?(?=\n\n[^ ])", re.DOTALL | re.MULTILINE)
+    shown = [session.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "README.md", DOCS / "index.md")]
+    assert len(shown[0]) == 1 and shown[0] == shown[1]
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_results_that_are_cited_exist(name):
     cited = re.findall(r"benchmarks/results/[\w.]+\.(?:md|jsonl?|txt)", NAMED[name].read_text(encoding="utf-8"))
