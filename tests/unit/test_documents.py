@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from places import ROOT
 
 from kernelwright.cli import app
@@ -152,6 +153,28 @@ def test_the_reference_has_all(tools):
     import kernelwright
 
     assert {n for n in kernelwright.__all__ if not re.search(rf"^## {n}(\(\))?$", interface, re.MULTILINE)} == set()
+
+
+def unknown_options(text: str) -> list[str]:
+    """What the commands that a page shows have, and ours do not."""
+    commands = typer.main.get_command(app).commands
+    wrong = []
+    for name, rest in re.findall(r"^ {4,}(?:\$ )?kernelwright ([a-z]\S*)(.*)$", text, re.MULTILINE):
+        known = {"--help", *(o for p in commands[name].params for o in p.opts)} if name in commands else set()
+        rest = rest.partition("#")[0].partition("|")[0]
+        wrong += [f"{name} {option}" for option in re.findall(r"(?<!\S)--?[a-z][a-z-]*", rest) if option not in known]
+        wrong += [name] if name not in commands else []
+    return wrong
+
+
+@pytest.mark.parametrize("name", [n for n in NAMED if not n.endswith("tutorials/deploy.md")])
+def test_commands_that_are_shown_exist(name):
+    assert unknown_options(NAMED[name].read_text(encoding="utf-8")) == []
+
+
+def test_unknown_options_are_found():
+    text = "    $ kernelwright optimize a.py -o b.py --fast   # --slow\n    kernelwright jugde a.py\n"
+    assert unknown_options(text) == ["optimize --fast", "jugde"]
 
 
 def test_the_first_screen_is_that_of_the_readme():
