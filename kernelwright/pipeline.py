@@ -11,8 +11,10 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from kernelwright.build.module import find_compiler
+from kernelwright.build.embedding import names_wanted
+from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
+from kernelwright.embedded import with_libraries
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
@@ -64,7 +66,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     for written_to in filter(None, (path, settings.report)):
         check_output(written_to, settings.force)
     if is_here(target):
-        find_compiler(TARGETS[target])
+        find_tools(TARGETS[target])
+    embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
@@ -89,6 +92,10 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep)
+        if embedded:
+            text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
+                                         embedded)
+            notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
         if path is not None:

@@ -332,7 +332,7 @@ def test_a_command_waits_for_no_process_that_it_has_started(command, tmp_path):
     assert done.returncode == 0 and "linear" in done.stdout, done.stderr
 
 
-COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "fuzz")
+COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "package", "fuzz")
 
 
 def test_help_is_short_to_ask_for(capsys: pytest.CaptureFixture[str]) -> None:

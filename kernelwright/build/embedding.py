@@ -1,0 +1,174 @@
+"""Compile the kernels of an emitted file for others: libraries that the file itself holds.
+
+They depend on neither Python's nor PyTorch's binary interface, as launchers take plain pointers. Of OpenMP they take
+what PyTorch has loaded, whose threads they then share; those in CUDA need the CUDA runtime of PyTorch's, of the same
+major version. The same text gives the same bytes, whatever folder it is compiled in.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from kernelwright.build.module import find_compiler, find_cuda_compiler
+from kernelwright.codegen.target import Target
+from kernelwright.emit.embedded import Library
+from kernelwright.errors import CannotEmbed, InvalidOption
+from kernelwright.processors import share_of_processors
+
+#: The levels of x86-64 of its psABI, https://gitlab.com/x86-psABIs/x86-64-ABI, and the flags of /proc/cpuinfo that each
+#: has beside those of the ones before it.
+X86_64 = {
+    "x86-64": "",
+    "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
+    "x86-64-v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
+    "x86-64-v4": "avx512bw avx512cd avx512dq avx512f avx512vl",
+}
+#: What a machine of a higher level has a library for, too: nearly all processors since 2015 are of this one.
+PORTABLE = "x86-64-v3"
+#: Where there is no device to ask: the one that kernels are developed for.
+_DEVICE = "sm_90a"
+_LINUX = "Linux x86_64"
+#: Neither names of folders nor of symbols that nobody asks for.
+_LINKED = "-s,--build-id=none,--as-needed"
+
+
+def flags_of(level: str) -> list[str]:
+    """The flags of /proc/cpuinfo that a level of x86-64 asks for."""
+    names = list(X86_64)
+    return " ".join(X86_64[name] for name in names[:names.index(level) + 1]).split()
+
+
+def own_level(processor: str | None = None) -> str:
+    """The highest level of x86-64 that a processor has: of a text like /proc/cpuinfo, by default this machine's."""
+    text = Path("/proc/cpuinfo").read_text() if processor is None else processor
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    has = set(found[1].split()) if found else set()
+    return [level for level in X86_64 if has.issuperset(flags_of(level))][-1]
+
+
+def names_wanted(embed: bool | str, target: Target) -> tuple[str, ...]:
+    """What the libraries of a file are to be for, the best first: this machine's own, where ``embed`` is True.
+
+    Raises InvalidOption (KW403) for a name that is not the target's, and CannotEmbed (KW307) where this machine can
+    make no such libraries.
+    """
+    here = f"{platform.system()} {platform.machine()}"
+    if here != _LINUX:
+        raise CannotEmbed(found=f"this is {here}")
+    if target.built_by == "cuda extension":
+        known = _architectures()
+        wanted = embed.split(",") if isinstance(embed, str) else [_own_architecture()]
+        wrong = [name for name in wanted if name != "ptx" and name.rstrip("a") not in known]
+        choices, default = f"names of what nvcc compiles for: ptx, {', '.join(known)}, with an a for some", "this GPU's"
+        order = {name: (name == "ptx", -int("".join(filter(str.isdigit, name)) or 0)) for name in wanted}
+    else:
+        own = own_level()
+        levels = list(X86_64)
+        default_names = [own, PORTABLE] if levels.index(own) > levels.index(PORTABLE) else [own]
+        wanted = embed.split(",") if isinstance(embed, str) else default_names
+        wrong = [name for name in wanted if name not in X86_64]
+        choices, default = f"levels of processors, with commas between: {', '.join(X86_64)}", ",".join(default_names)
+        order = {name: (False, -levels.index(name)) for name in wanted if name in X86_64}
+    if wrong:
+        raise InvalidOption(option="--embed-for", value=",".join(wrong), choices=choices, default=default)
+    return tuple(sorted(dict.fromkeys(wanted), key=lambda name: order[name]))
+
+
+def _architectures() -> list[str]:
+    """What nvcc compiles for. Raises CannotEmbed (KW307) where there is no nvcc."""
+    compiler = find_cuda_compiler()
+    if compiler is None:
+        raise CannotEmbed(found="no CUDA compiler (nvcc) was found")
+    run = subprocess.run([compiler, "--list-gpu-code"], capture_output=True, text=True, check=False)
+    return run.stdout.split()
+
+
+def _own_architecture() -> str:
+    if not torch.cuda.is_available():
+        return _DEVICE
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}" + ("a" if (major, minor) == (9, 0) else "")
+
+
+def compiled_for(source: str, names: Sequence[str], target: Target) -> tuple[list[Library], list[str]]:
+    """The libraries of a text of kernels, in the order of ``names``, and sentences on those that do not compile.
+
+    Processors have a library for each level; GPUs one with the code for all of them.
+    """
+    if target.built_by == "cuda extension":
+        found = [_for_devices(source, names, target)]
+    else:
+        with ThreadPoolExecutor(min(len(names), share_of_processors())) as pool:
+            found = list(pool.map(lambda name: _for_processors(source, name, target), names))
+    return [made for made in found if isinstance(made, Library)], [made for made in found if isinstance(made, str)]
+
+
+def _for_processors(source: str, level: str, target: Target) -> Library | str:
+    flags = [f"-march={level}" if flag.startswith("-march=") else flag for flag in target.flags]
+    compiler = find_compiler(target)
+    text = f"kernels.{target.suffix}"
+    # OpenMP at compilation alone: its functions are PyTorch's, by whatever name that ships its library.
+    commands = [[compiler, *flags, "-fPIC", "-w", "-c", "-o", "kernels.o", text],
+                [compiler, "-shared", f"-Wl,{_LINKED}", "-o", "kernels.so", "kernels.o", "-lm"]]
+    made = _made(source, text, commands)
+    if isinstance(made, str):
+        return f"The kernels do not compile for {level}, which the file has no library for: {made}"
+    return Library(level, _LINUX, _glibc(made), (("flags", " ".join(flags_of(level))),), made)
+
+
+def _for_devices(source: str, names: Sequence[str], target: Target) -> Library | str:
+    compiler = find_cuda_compiler()
+    assert compiler is not None  # as the names come from it
+    codes = [name for name in names if name != "ptx"] or [_own_architecture()]
+    real = [name for name in names if name != "ptx"]
+    virtual = [f"compute_{codes[0].removeprefix('sm_').rstrip('a')}"] if "ptx" in names else []
+    asked = [f"-gencode=arch=compute_{name.removeprefix('sm_')},code={name}" for name in real]
+    asked += [f"-gencode=arch={name},code={name}" for name in virtual]
+    flags = [flag for flag in target.flags if flag != "-lineinfo"]  # has names of folders
+    text = f"kernels.{target.suffix}"
+    command = [*shlex.split(compiler), *flags, "-w", *_as_pytorch(), *asked, "-shared", "-cudart", "shared",
+               "-Xcompiler", "-fPIC", "-Xlinker", _LINKED, "-o", "kernels.so", text]
+    made = _made(source, text, [command])
+    if isinstance(made, str):
+        return f"The kernels do not compile for {', '.join(names)}, and the file has no library: {made}"
+    run = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"release (\d+\.\d+)", run.stdout)
+    toolkit = version[1] if version else str(torch.version.cuda)
+    return Library(f"CUDA {toolkit}, {' '.join((*real, *virtual))}", _LINUX, _glibc(made),
+                   (("toolkit", toolkit), ("codes", " ".join((*real, *virtual)))), made)
+
+
+def _as_pytorch() -> list[str]:
+    """The flags that PyTorch gives nvcc where it compiles the same text."""
+    from torch.utils import cpp_extension
+
+    return list(cpp_extension.COMMON_NVCC_FLAGS)
+
+
+def _made(source: str, name: str, commands: Sequence[Sequence[str]]) -> bytes | str:
+    """The bytes of the library that commands make of a text in a folder of their own, or the first line of what was
+    wrong."""
+    with tempfile.TemporaryDirectory(prefix="kernelwright_") as folder:
+        (Path(folder) / name).write_text(source, encoding="utf-8")
+        for command in commands:
+            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if run.returncode:
+                lines = (run.stderr or run.stdout or "the compiler failed").strip().splitlines()
+                return next((line for line in lines if "error" in line.lower()), lines[0])[:200]
+        return (Path(folder) / "kernels.so").read_bytes()
+
+
+def _glibc(library: bytes) -> str:
+    """The oldest version of the C library that has what a library calls; "" where it calls nothing of it."""
+    found = re.findall(rb"\0GLIBC_([\d.]+)(?=\0)", library)
+    versions = {tuple(int(part) for part in version.split(b".")) for version in found}
+    return ".".join(map(str, max(versions))) if versions else ""
