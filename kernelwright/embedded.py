@@ -15,6 +15,7 @@ from kernelwright.emit.embedded import Library
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages, emitted_text, share_tables
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -46,8 +47,8 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
                 notes.append(f"The library for {library.name} is left out of the file: {wrong}")
                 continue
             kept.append(library)
-    except Exception as error:
-        if not is_ours(error):
+    except Exception as error:  # the file is there without them
+        if not is_ours(error) and not is_out_of_memory(error):
             raise
         return text, [f"The file does not hold its kernels compiled: {told(error)}."]
     if not kept:

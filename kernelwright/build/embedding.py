@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kernelwright.build.module import find_compiler, find_cuda_compiler
 from kernelwright.codegen.target import Target
 from kernelwright.emit.embedded import Library
+from kernelwright.emit.runtime import units_text
 from kernelwright.errors import CannotEmbed, InvalidOption
 from kernelwright.processors import share_of_processors
 
@@ -37,6 +39,9 @@ PORTABLE = "x86-64-v3"
 #: Where there is no device to ask: the one that kernels are developed for.
 _DEVICE = "sm_90a"
 _LINUX = "Linux x86_64"
+#: Texts that a long one is compiled as side by side, on whatever machine, so that the bytes are the same.
+_PIECES = 8
+_UNITS = compile(units_text(), "<kernelwright units>", "exec")
 #: Neither names of folders nor of symbols that nobody asks for.
 _LINKED = "-s,--build-id=none,--as-needed"
 
@@ -104,47 +109,41 @@ def compiled_for(source: str, names: Sequence[str], target: Target) -> tuple[lis
 
     Processors have a library for each level; GPUs one with the code for all of them.
     """
-    if target.built_by == "cuda extension":
-        found = [_for_devices(source, names, target)]
-    else:
-        with ThreadPoolExecutor(min(len(names), share_of_processors())) as pool:
-            found = list(pool.map(lambda name: _for_processors(source, name, target), names))
+    build = _for_devices if target.built_by == "cuda extension" else _for_processors
+    found = build(source, names, target)
     return [made for made in found if isinstance(made, Library)], [made for made in found if isinstance(made, str)]
 
 
-def _for_processors(source: str, level: str, target: Target) -> Library | str:
-    flags = [f"-march={level}" if flag.startswith("-march=") else flag for flag in target.flags]
-    compiler = find_compiler(target)
-    text = f"kernels.{target.suffix}"
-    # OpenMP at compilation alone: its functions are PyTorch's, by whatever name that ships its library.
-    commands = [[compiler, *flags, "-fPIC", "-w", "-c", "-o", "kernels.o", text],
-                [compiler, "-shared", f"-Wl,{_LINKED}", "-o", "kernels.so", "kernels.o", "-lm"]]
-    made = _made(source, text, commands)
-    if isinstance(made, str):
-        return f"The kernels do not compile for {level}, which the file has no library for: {made}"
-    return Library(level, _LINUX, _glibc(made), (("flags", " ".join(flags_of(level))),), made)
+def _for_processors(source: str, names: Sequence[str], target: Target) -> list[Library | str]:
+    compiler, found = find_compiler(target), list[Library | str]()
+    for level in names:
+        flags = [f"-march={level}" if flag.startswith("-march=") else flag for flag in target.flags]
+        # OpenMP at compilation alone: its functions are PyTorch's, by whatever name that ships its library.
+        made = _made(source, target, [compiler, *flags, "-fPIC"], [compiler, "-shared", f"-Wl,{_LINKED}"])
+        found.append(f"The kernels do not compile for {level}, which the file has no library for: {made}"
+                     if isinstance(made, str) else
+                     Library(level, _LINUX, _glibc(made), (("flags", " ".join(flags_of(level))),), made))
+    return found
 
 
-def _for_devices(source: str, names: Sequence[str], target: Target) -> Library | str:
+def _for_devices(source: str, names: Sequence[str], target: Target) -> list[Library | str]:
     compiler = find_cuda_compiler()
     assert compiler is not None  # as the names come from it
-    codes = [name for name in names if name != "ptx"] or [_own_architecture()]
     real = [name for name in names if name != "ptx"]
-    virtual = [f"compute_{codes[0].removeprefix('sm_').rstrip('a')}"] if "ptx" in names else []
+    highest = (*real, _own_architecture())[0].removeprefix("sm_").rstrip("a")
+    virtual = [f"compute_{highest}"] if "ptx" in names else []
     asked = [f"-gencode=arch=compute_{name.removeprefix('sm_')},code={name}" for name in real]
     asked += [f"-gencode=arch={name},code={name}" for name in virtual]
     flags = [flag for flag in target.flags if flag != "-lineinfo"]  # has names of folders
-    text = f"kernels.{target.suffix}"
-    command = [*shlex.split(compiler), *flags, "-w", *_as_pytorch(), *asked, "-shared", "-cudart", "shared",
-               "-Xcompiler", "-fPIC", "-Xlinker", _LINKED, "-o", "kernels.so", text]
-    made = _made(source, text, [command])
+    made = _made(source, target, [*shlex.split(compiler), *flags, *_as_pytorch(), *asked, "-Xcompiler", "-fPIC"],
+                 [*shlex.split(compiler), "-shared", "-cudart", "shared", "-Xlinker", _LINKED])
     if isinstance(made, str):
-        return f"The kernels do not compile for {', '.join(names)}, and the file has no library: {made}"
+        return [f"The kernels do not compile for {', '.join(names)}, and the file has no library: {made}"]
     run = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=False)
     version = re.search(r"release (\d+\.\d+)", run.stdout)
     toolkit = version[1] if version else str(torch.version.cuda)
-    return Library(f"CUDA {toolkit}, {' '.join((*real, *virtual))}", _LINUX, _glibc(made),
-                   (("toolkit", toolkit), ("codes", " ".join((*real, *virtual)))), made)
+    codes = " ".join((*real, *virtual))
+    return [Library(f"CUDA {toolkit}, {codes}", _LINUX, _glibc(made), (("toolkit", toolkit), ("codes", codes)), made)]
 
 
 def _as_pytorch() -> list[str]:
@@ -154,17 +153,28 @@ def _as_pytorch() -> list[str]:
     return list(cpp_extension.COMMON_NVCC_FLAGS)
 
 
-def _made(source: str, name: str, commands: Sequence[Sequence[str]]) -> bytes | str:
+def _made(source: str, target: Target, compiling: Sequence[str], linking: Sequence[str]) -> bytes | str:
     """The bytes of the library that commands make of a text in a folder of their own, or the first line of what was
-    wrong."""
+    wrong. Long texts are compiled in pieces, side by side."""
+    space: dict[str, Any] = {"_KERNELWRIGHT_SOURCE": source}
+    exec(_UNITS, space)
+    units = space["_kernelwright_units"](_PIECES) if target.built_by != "command" else [source]
     with tempfile.TemporaryDirectory(prefix="kernelwright_") as folder:
-        (Path(folder) / name).write_text(source, encoding="utf-8")
-        for command in commands:
-            run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            if run.returncode:
-                lines = (run.stderr or run.stdout or "the compiler failed").strip().splitlines()
-                return next((line for line in lines if "error" in line.lower()), lines[0])[:200]
-        return (Path(folder) / "kernels.so").read_bytes()
+
+        def run(command: Sequence[str]) -> str:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            lines = (done.stderr or done.stdout or "the compiler failed").strip().splitlines()
+            found = next((line for line in lines if "error" in line.lower()), lines[0])[:200]
+            return found if done.returncode else ""
+
+        texts = [f"kernels{number}.{target.suffix}" for number in range(len(units))]
+        for text, unit in zip(texts, units, strict=True):
+            (Path(folder) / text).write_text(unit, encoding="utf-8")
+        with ThreadPoolExecutor(min(len(units), share_of_processors())) as pool:
+            failed = list(pool.map(run, [[*compiling, "-w", "-c", "-o", f"{text}.o", text] for text in texts]))
+        if not any(failed):
+            failed = [run([*linking, "-o", "kernels.so", *(f"{text}.o" for text in texts), "-lm"])]
+        return next(filter(None, failed), "") or (Path(folder) / "kernels.so").read_bytes()
 
 
 def _glibc(library: bytes) -> str:

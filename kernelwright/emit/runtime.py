@@ -7,7 +7,7 @@ It is text and not an import, because an emitted file depends on PyTorch alone. 
 from __future__ import annotations
 
 from kernelwright.codegen.target import Target
-from kernelwright.emit.assembly import folded
+from kernelwright.emit.assembly import folded, used
 from kernelwright.emit.runtime_attributes import ATTRIBUTES
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS, START
 from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
@@ -33,6 +33,11 @@ def build_text(target: Target) -> str:
     return IMPORTS + "\n" + folded(f"{BUILD}\n\n{START}", {**conditions_of(target), "UNITS": True, "EMBEDDED": False})
 
 
+def units_text() -> str:
+    """The part of the runtime that takes the kernels' text apart."""
+    return used(IMPORTS + "\n" + BUILD, ["_kernelwright_units"])
+
+
 def fitting_text(*, cuda: bool) -> str:
     """The part of the runtime that finds out whether a library is for a machine."""
     return IMPORTS + "\n" + folded(EMBEDDED, {"CUDA": cuda})
@@ -45,4 +50,4 @@ def forms_text() -> str:
 
 __all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME",
            "RUNTIME_EMBEDDED", "STRUCTURES", "build_text", "conditions_of", "fitting_text",
-           "forms_text"]
+           "forms_text", "units_text"]

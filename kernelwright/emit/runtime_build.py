@@ -35,12 +35,11 @@ KERNEL_MARK = "//// {}"
 PIECE_KERNELS, PIECE_CHARACTERS = 2, 16384
 
 BUILD = '''\
-def _kernelwright_units():
+def _kernelwright_units(most):
     """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
     support, *kernels = re.split(r"^//// .*\\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
     launchers = kernels.pop() if kernels else ""
-    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
-    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    count = min(most, len(kernels) // 2, sum(map(len, kernels)) // 16384)
     if count < 2:
         return [_KERNELWRIGHT_SOURCE]
     units = [support] * count
@@ -100,7 +99,8 @@ def _kernelwright_compile(folder, name):
         else:
             options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
         if UNITS:
-            units, files = _kernelwright_units(), []
+            cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
+            units, files = _kernelwright_units(cores), []
             for number, unit in enumerate(units if len(units) > 1 else ()):
                 files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
                 Path(files[-1]).write_text(unit, encoding="utf-8")

@@ -213,7 +213,7 @@ def test_usage_errors(capfd, arguments):
 
 @pytest.mark.parametrize("option", [["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"],
                                     ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"],
-                                    ["--report", "page.txt"]])
+                                    ["--report", "page.txt"], ["--embed-for", "znver4"], ["--embed-for", "sm_90a"]])
 def test_option_values(capfd, tmp_path, option):
     path = problem(tmp_path, PASSES, INPUTS)
     assert cli.run(["optimize", str(path), *option, "--quiet", "--json"]) == 2

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from emitted_tools import short_budgets, write_problem
+from emitted_tools import emit, kernels_run, short_budgets, write_problem
 
 import kernelwright
 from kernelwright.build.embedding import (
@@ -28,14 +28,14 @@ from kernelwright.build.embedding import (
     names_wanted,
     own_level,
 )
-from kernelwright.build.library import runs_here
-from kernelwright.build.module import find_cuda_compiler, kernels_of
+from kernelwright.build.library import opened, runs_here
+from kernelwright.build.module import find_cuda_compiler, find_tools, kernels_of
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.assembly import folded, used
 from kernelwright.emit.embedded import Library, libraries_text
 from kernelwright.emit.runtime import conditions_of, fitting_text
 from kernelwright.emit.runtime_build import BUILD, IMPORTS
-from kernelwright.errors import CannotEmbed, InvalidOption
+from kernelwright.errors import CannotEmbed, InvalidOption, NinjaMissing
 from kernelwright.roofline.devices import H200
 
 RUN = """
@@ -233,6 +233,78 @@ def test_without_a_folder_that_keeps_it(files, tmp_path):
     assert found["library"] and not found["started"] and not found["warnings"]
 
 
+def test_plain_c_needs_no_compiler_either(tmp_path):
+    path = write_problem(tmp_path, "in_c", """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(torch.tanh(x * 2.0) + 1.0, dim=1)
+
+        def get_inputs():
+            return [torch.randn(64, 48)]
+    """)
+    with pytest.MonkeyPatch.context() as patch:
+        short_budgets(patch)
+        result = kernelwright.optimize(path, target="c", effort="quick", baselines="none", embed="x86-64")
+    found = run(path, result.source, tmp_path / "elsewhere")
+    assert found["library"] and not found["started"] and not found["warnings"] and not any(found["why"])
+    found = run(path, DAMAGES["another system"](result.source), tmp_path / "other")
+    assert found["trouble"] == "the kernels could not be built (not found: the C compiler cc)"
+
+
+def test_a_library_of_a_long_text_is_made_of_pieces(tmp_path):
+    original, emitted, source = emit(tmp_path, "long", """
+        class Model(nn.Module):
+            def forward(self, x):
+                return [torch.softmax(x[:, : 7 + i], 1).mul(i + 2).cumsum(1).sin() + i for i in range(16)]
+
+        def get_inputs():
+            return [torch.randn(9, 40)]
+    """)
+    assert len(emitted._kernelwright_units(8)) > 2
+    (library,), _ = compiled_for(kernels_of(source), ("x86-64",), TARGETS["cpp"])
+    emitted._kernelwright_library = opened(library, kernels_of(source))
+    (x,) = original.get_inputs()
+    with torch.no_grad(), kernels_run(emitted):
+        torch.testing.assert_close(emitted.ModelNew()(x), original.Model()(x))
+
+
+def test_a_library_that_fails_its_trials_is_left_out(tmp_path, monkeypatch):
+    """One of two gives other numbers than the kernels that were certified."""
+    path = write_problem(tmp_path, "other", """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.tanh(x * 2.0) + 1.0
+
+        def get_inputs():
+            return [torch.randn(640, 480)]
+    """)
+
+    def compiled(source, names, target):
+        changed = re.sub(r"\b1\.0f\b", "1.25f", source)
+        assert changed != source
+        return [compiled_for(text, [name], target)[0][0]
+                for text, name in zip((changed, source), names, strict=True)], []
+
+    monkeypatch.setattr("kernelwright.embedded.compiled_for", compiled)
+    short_budgets(monkeypatch)
+    result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", embed="x86-64,x86-64-v2")
+    assert [label["for"] for label in labels(result.source)] == ["x86-64"]
+    assert any("The library for x86-64-v2 is left out" in note for note in result.notes), result.notes
+
+
+def test_what_has_no_kernels_holds_none(tmp_path):
+    path = write_problem(tmp_path, "plain", """
+        class Model(nn.Module):
+            def forward(self, x):
+                return x @ x
+
+        def get_inputs():
+            return [torch.randn(32, 32)]
+    """)
+    result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", embed=True)
+    assert "_KERNELWRIGHT_LIBRARIES" not in result.source and any("no kernels" in note for note in result.notes)
+
+
 # ---- what is made ------------------------------------------------------------------------------------
 
 SOURCES = {
@@ -399,6 +471,25 @@ def test_each_missing_program_is_named_and_no_other(target, there, tmp_path, mon
     said = " ".join(space["_kernelwright_missing"]())
     assert ("clang++-99 -v" in said) == (target != "c") and ("the C compiler tcc" in said) == (target == "c")
     assert (f"the CUDA compiler {tmp_path}/toolkit/bin/nvcc" in said) == (target == "cuda")
+
+
+def test_ninja_is_found_in_its_package(tmp_path, monkeypatch):
+    """Without it PyTorch compiles nothing, and the environment's programs need not be in PATH."""
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ninja", None)
+    with pytest.raises(NinjaMissing):
+        find_tools(TARGETS["cpp"])
+    monkeypatch.setenv("CC", sys.executable)
+    find_tools(TARGETS["c"])
+    monkeypatch.setitem(sys.modules, "ninja", SimpleNamespace(BIN_DIR=str(tmp_path / "bin")))
+    with pytest.raises(NinjaMissing):
+        find_tools(TARGETS["cpp"])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ninja").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "ninja").chmod(0o755)
+    find_tools(TARGETS["cpp"])
+    assert os.environ["PATH"] == f"{tmp_path}{os.pathsep}{tmp_path / 'bin'}"
 
 
 def test_one_missing_program_is_named_by_the_file(files, tmp_path):
