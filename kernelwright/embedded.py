@@ -52,7 +52,7 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
             raise
         return text, [f"The file does not hold its kernels compiled: {told(error)}."]
     if not kept:
-        return text, notes
+        return text, ["The file holds no compiled kernels.", *notes]
     if untried:
         notes.append(f"This machine can't run the library for {' and '.join(untried)}: it is compiled, and not tried.")
     text, _ = emitted_text(problem, modes, example, target, device, kept)

@@ -42,6 +42,7 @@ _LINUX = "Linux x86_64"
 #: Texts that a long one is compiled as side by side, on whatever machine, so that the bytes are the same.
 _PIECES = 8
 _UNITS = compile(units_text(), "<kernelwright units>", "exec")
+_NOT_COMPILED = "The kernels do not compile for {}: {}"
 #: Neither names of folders nor of symbols that nobody asks for.
 _LINKED = "-s,--build-id=none,--as-needed"
 
@@ -107,7 +108,7 @@ def _own_architecture() -> str:
 def compiled_for(source: str, names: Sequence[str], target: Target) -> tuple[list[Library], list[str]]:
     """The libraries of a text of kernels, in the order of ``names``, and sentences on those that do not compile.
 
-    Processors have a library for each level; GPUs one with the code for all of them.
+    Processors have a library for each level; GPUs one with the code for all of those for which they compile.
     """
     build = _for_devices if target.built_by == "cuda extension" else _for_processors
     found = build(source, names, target)
@@ -120,30 +121,39 @@ def _for_processors(source: str, names: Sequence[str], target: Target) -> list[L
         flags = [f"-march={level}" if flag.startswith("-march=") else flag for flag in target.flags]
         # OpenMP at compilation alone: its functions are PyTorch's, by whatever name that ships its library.
         made = _made(source, target, [compiler, *flags, "-fPIC"], [compiler, "-shared", f"-Wl,{_LINKED}"])
-        found.append(f"The kernels do not compile for {level}, which the file has no library for: {made}"
-                     if isinstance(made, str) else
+        found.append(_NOT_COMPILED.format(level, made) if isinstance(made, str) else
                      Library(level, _LINUX, _glibc(made), (("flags", " ".join(flags_of(level))),), made))
     return found
 
 
 def _for_devices(source: str, names: Sequence[str], target: Target) -> list[Library | str]:
-    compiler = find_cuda_compiler()
-    assert compiler is not None  # as the names come from it
     real = [name for name in names if name != "ptx"]
     highest = (*real, _own_architecture())[0].removeprefix("sm_").rstrip("a")
-    virtual = [f"compute_{highest}"] if "ptx" in names else []
-    asked = [f"-gencode=arch=compute_{name.removeprefix('sm_')},code={name}" for name in real]
-    asked += [f"-gencode=arch={name},code={name}" for name in virtual]
+    # PTX that nothing assembles may be none: what is put in is compiled for its own architecture, too.
+    codes = {name: [f"sm_{highest}", f"compute_{highest}"] if name == "ptx" else [name] for name in names}
+    made = _fat_library(source, [code for name in names for code in codes[name]], target)
+    if isinstance(made, Library) or len(names) == 1:
+        return [made if isinstance(made, Library) else _NOT_COMPILED.format(names[0], made)]
+    alone = {name: _fat_library(source, codes[name], target) for name in names}
+    fitting = [code for name in names if isinstance(alone[name], Library) for code in codes[name]]
+    notes = [_NOT_COMPILED.format(name, found) for name, found in alone.items() if isinstance(found, str)]
+    return [*([_fat_library(source, fitting, target)] if fitting else []), *notes]
+
+
+def _fat_library(source: str, codes: Sequence[str], target: Target) -> Library | str:
+    """A library with kernels for these architectures, as nvcc calls them, or why there is none."""
+    compiler = shlex.split(find_cuda_compiler() or "nvcc")
+    codes = list(dict.fromkeys(codes))
+    asked = [f"-gencode=arch=compute_{code.partition('_')[2]},code={code}" for code in codes]
     flags = [flag for flag in target.flags if flag != "-lineinfo"]  # has names of folders
-    made = _made(source, target, [*shlex.split(compiler), *flags, *_as_pytorch(), *asked, "-Xcompiler", "-fPIC"],
-                 [*shlex.split(compiler), "-shared", "-cudart", "shared", "-Xlinker", _LINKED])
+    made = _made(source, target, [*compiler, *flags, *_as_pytorch(), *asked, "-Xcompiler", "-fPIC"],
+                 [*compiler, "-shared", "-cudart", "shared", "-Xlinker", _LINKED])
     if isinstance(made, str):
-        return [f"The kernels do not compile for {', '.join(names)}, and the file has no library: {made}"]
-    run = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=False)
+        return made
+    run = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False)
     version = re.search(r"release (\d+\.\d+)", run.stdout)
-    toolkit = version[1] if version else str(torch.version.cuda)
-    codes = " ".join((*real, *virtual))
-    return [Library(f"CUDA {toolkit}, {codes}", _LINUX, _glibc(made), (("toolkit", toolkit), ("codes", codes)), made)]
+    toolkit, held = version[1] if version else str(torch.version.cuda), " ".join(codes)
+    return Library(f"CUDA {toolkit}, {held}", _LINUX, _glibc(made), (("toolkit", toolkit), ("codes", held)), made)
 
 
 def _as_pytorch() -> list[str]:
