@@ -47,6 +47,9 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
                 notes.append(f"The library for {library.name} is left out of the file: {wrong}")
                 continue
             kept.append(library)
+        held, _ = emitted_text(problem, modes, example, target, device, kept)
+        if kernels_of(held) != source:
+            raise AssertionError("the kernels in the file are not those that were compiled for it")
     except Exception as error:  # the file is there without them
         if not is_ours(error) and not is_out_of_memory(error):
             raise
@@ -55,13 +58,12 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
         return text, ["The file holds no compiled kernels.", *notes]
     if untried:
         notes.append(f"This machine can't run the library for {' and '.join(untried)}: it is compiled, and not tried.")
-    text, _ = emitted_text(problem, modes, example, target, device, kept)
     if module is not None:
-        carry(module, text, problem.name)
+        carry(module, held, problem.name)
     size = sum(len(library.packed) for library in kept)
-    held = " and ".join(library.name for library in kept)
-    said = f"The file holds its kernels compiled for {held} ({size:,} bytes): it needs no compiler there."
-    return text, [said, *notes]
+    machines = " and ".join(library.name for library in kept)
+    said = f"The file holds its kernels compiled for {machines} ({size:,} bytes): it needs no compiler there."
+    return held, [said, *notes]
 
 
 def _wrong(problem: Problem, modes: list[ModeProgram], text: str, library: Library, settings: Settings, stages: Stages,

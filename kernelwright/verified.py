@@ -257,6 +257,7 @@ def wrong_with(problem: Problem, modes: list[ModeProgram], text: str, emitted: M
     """What is wrong with modes that have passed where they run otherwise compiled kernels, "" where nothing is. text:
     one text for one file and one compilation. known: as in :func:`certified_modes`."""
     with stages.stage("verify"):
+        modes = [mode for mode in modes if mode.plan.kernels]
         _, failures = _checked(problem, modes, text, emitted, {}, settings, stages, known, brief=True, begun={})
     return next((failure.finding for failure in failures.values()), "")
 

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import torch
 from clocks import drop_nothing
 from emitted_tools import emit, kernels_run, short_budgets, write_problem
+from places import ROOT
 
 import kernelwright
 from kernelwright.build.embedding import (
@@ -38,6 +40,7 @@ from kernelwright.emit.runtime import conditions_of, fitting_text
 from kernelwright.emit.runtime_build import BUILD, IMPORTS
 from kernelwright.errors import CannotEmbed, InvalidOption, NinjaMissing
 from kernelwright.roofline.devices import H200
+from kernelwright.wheel import make_wheel
 
 RUN = """
 import copy, importlib.util, json, pickle, sys, warnings
@@ -154,6 +157,45 @@ def test_modules_are_pickled_with_what_is_compiled(files):
     _, result = files
     _, (text, *_), _ = result.module.__reduce_ex__(2)
     assert text == result.source
+
+
+def test_a_module_from_python_is_loaded_where_no_compiler_is(tmp_path):
+    """The pickle of a model that has no file carries the libraries."""
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.LayerNorm(96), torch.nn.Sigmoid()), torch.randn(64, 96)
+    with pytest.MonkeyPatch.context() as patch:
+        short_budgets(patch)
+        result = kernelwright.optimize(model, inputs=(x,), target="cpp", effort="quick", baselines="none",
+                                       embed="x86-64")
+    assert labels(result.source)
+    (tmp_path / "saved.pickle").write_bytes(pickle.dumps((result.module, x, model(x))))
+    (tmp_path / "programs").mkdir()
+    program = ("import pickle, sys, torch\nmodel, x, wanted = pickle.load(open('saved.pickle', 'rb'))\n"
+               "with torch.no_grad():\n    torch.testing.assert_close(model(x), wanted.detach())\n"
+               "print(sys.modules[type(model).__module__]._kernelwright_library is not None, model.why())\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env={
+        **os.environ, "PATH": str(tmp_path / "programs"), "KERNELWRIGHT_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT)})
+    assert done.stdout == "True {}\n", done.stderr
+
+
+def test_a_wheel_of_it_needs_no_compiler(files, tmp_path):
+    _, result = files
+    wheel = make_wheel([result.path], name="deployed", version="1.0", output=tmp_path)
+    assert wheel.tag == "py3-none-linux_x86_64" and wheel.requires == ("torch>=2.11",)
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet",
+                           "--disable-pip-version-check", "--target", str(tmp_path / "site"), str(wheel.path)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    installed = tmp_path / "site" / "deployed" / result.path.name
+    assert installed.read_text() == result.source
+    program = ("from deployed import ModelNew\nfrom deployed import norm_new\n"
+               "print(ModelNew is norm_new.ModelNew and norm_new._kernelwright_library is not None)")
+    (tmp_path / "programs").mkdir()
+    own = {"PATH": str(tmp_path / "programs"), "KERNELWRIGHT_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", program], capture_output=True,
+                          text=True, cwd=tmp_path / "site", env={**os.environ, **own})
+    assert done.stdout == "True\n", done.stderr
 
 
 DAMAGES = {
