@@ -26,12 +26,12 @@ NOTHING = "The file is the original computation: there are no kernels that it co
 
 
 def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-                   settings: Settings, stages: Stages, text: str, module: nn.Module | None, names: Sequence[str]
-                   ) -> tuple[str, list[str]]:
+                   settings: Settings, stages: Stages, text: str, module: nn.Module | None, names: Sequence[str],
+                   truths: Truths) -> tuple[str, list[str]]:
     """The text of a file with its kernels compiled in it, for what ``names`` says, and sentences on what it holds.
 
     Each library that this machine can run is tried as the file was, with the trials that tell most; what fails is left
-    out. module: the file's, whose copies carry the new text from now on.
+    out. module: the file's, whose copies carry the new text from now on. truths: what is known of the model.
     """
     source = kernels_of(text)
     if not source:
@@ -39,7 +39,7 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
     try:
         with stages.stage("build"):
             libraries, notes = compiled_for(source, names, TARGETS[target])
-        kept, untried, truths = list[Library](), list[str](), Truths(problem.device)
+        kept, untried = list[Library](), list[str]()
         for library in libraries:
             if not is_here(target) or not runs_here(library):
                 untried.append(library.name)

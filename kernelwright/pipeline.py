@@ -33,6 +33,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
 from kernelwright.settings import Options, Settings, changed, check_output, check_versions
+from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
 
@@ -75,7 +76,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
-        files: list[str] = []
+        files, truths = list[str](), Truths(problem.device)
 
         def keep(text: str) -> None:
             if path is not None and files[-1:] != [text]:
@@ -91,10 +92,10 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             notes += found
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
-                                                                stages, keep)
+                                                                stages, keep, truths)
         if embedded:
             text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
-                                         embedded)
+                                         embedded, truths)
             notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
