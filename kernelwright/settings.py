@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -26,6 +27,11 @@ Contractions = Literal["auto", "library", "measured"]
 Effort = Literal["quick", "normal", "thorough"]
 Baselines = Literal["compile", "all", "graph", "none"]
 Launch = Literal["auto", "graph", "direct"]
+
+#: What a file may hold compiled kernels for.
+EMBED_CHOICES = "names with commas between: x86-64 to x86-64-v4 for processors; sm_80, sm_90a and others, ptx, for GPUs"
+_LEVEL = r"(?:x86-64(?:-v[234])?|sm_\d{2,3}a?|ptx)"
+_LEVELS = re.compile(rf"{_LEVEL}(?:,{_LEVEL})*")
 
 #: What "auto" is where there is no device but the host.
 HOST_TARGET = "cpp"
@@ -55,6 +61,7 @@ class Options(TypedDict, total=False):
     threads: int | None
     tiny: bool
     model: str | None
+    embed: bool | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +118,17 @@ class Settings:
     model: str | None = _option(None, "The class of the file to work on; by default Model, else the only module class "
                                 "that no other one of the file uses.")
     """Name of the model's class in its file, or None to find it."""
+    embed: bool | str = _option(False, "Compiled kernels in the file, so that it needs no compiler: True for machines "
+                                "like this one (its level of x86-64 and x86-64-v3, or its GPU), or names of what they "
+                                "are for, with commas between: x86-64-v2, x86-64-v3, x86-64-v4; sm_80, sm_90a, ptx.")
+    """Whether the file holds its kernels compiled, or for what."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in choices:
                 raise _invalid(option.name, value, " or ".join(choices), option.default)
-            if isinstance(option.default, bool) and not isinstance(value, bool):
+            if option.type == "bool" and not isinstance(value, bool):
                 raise _invalid(option.name, value, "True or False", option.default)
         for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page")):
             if isinstance(path := getattr(self, name), str):
@@ -129,6 +140,8 @@ class Settings:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
             raise _invalid("model", self.model, "the name of a class", "the file's Model")
+        if not isinstance(self.embed, bool) and not _LEVELS.fullmatch(str(self.embed)):
+            raise _invalid("embed-for", self.embed, EMBED_CHOICES, "this machine's")
         if self.budget is not None and not (_is_number(self.budget) and 0 < self.budget < math.inf):
             raise _invalid("budget", self.budget, "a number of seconds above 0", "the effort's")
         if self.threads is not None and (not _is_integer(self.threads) or not 1 <= self.threads <= 4096):

@@ -2209,12 +2209,11 @@ import weakref
 from pathlib import Path
 
 
-def _kernelwright_units():
+def _kernelwright_units(most):
     """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
     support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
     launchers = kernels.pop() if kernels else ""
-    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
-    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    count = min(most, len(kernels) // 2, sum(map(len, kernels)) // 16384)
     if count < 2:
         return [_KERNELWRIGHT_SOURCE]
     units = [support] * count
@@ -2228,13 +2227,31 @@ def _kernelwright_units():
     return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
 
 
+def _kernelwright_missing():
+    """The programs that compiling needs and that are not found."""
+    import shlex
+    import shutil
+
+    from torch.utils import cpp_extension
+
+    wanted = {"the C++ compiler": cpp_extension.get_cxx_compiler(), "": "ninja"}
+    nvcc = os.path.join(cpp_extension.CUDA_HOME or "", "bin" if cpp_extension.CUDA_HOME else "", "nvcc")
+    wanted["the CUDA compiler"] = os.environ.get("PYTORCH_NVCC") or nvcc
+    return [f"{what} {tool}".lstrip() for what, tool in wanted.items()
+            if not shutil.which(next(iter(shlex.split(tool)), tool))]
+
+
 def _kernelwright_compile(folder, name):
     """Compile the kernels into a shared library in a folder."""
+    missing = _kernelwright_missing()
+    if missing:
+        raise RuntimeError(f"not found: {', '.join(missing)}")
     from torch.utils.cpp_extension import load, load_inline
 
     options = {"name": name, "build_directory": folder, "is_python_module": False}
     options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
-    units, files = _kernelwright_units(), []
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
+    units, files = _kernelwright_units(cores), []
     for number, unit in enumerate(units if len(units) > 1 else ()):
         files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
         Path(files[-1]).write_text(unit, encoding="utf-8")

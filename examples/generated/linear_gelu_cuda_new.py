@@ -980,8 +980,25 @@ import weakref
 from pathlib import Path
 
 
+def _kernelwright_missing():
+    """The programs that compiling needs and that are not found."""
+    import shlex
+    import shutil
+
+    from torch.utils import cpp_extension
+
+    wanted = {"the C++ compiler": cpp_extension.get_cxx_compiler(), "": "ninja"}
+    nvcc = os.path.join(cpp_extension.CUDA_HOME or "", "bin" if cpp_extension.CUDA_HOME else "", "nvcc")
+    wanted["the CUDA compiler"] = os.environ.get("PYTORCH_NVCC") or nvcc
+    return [f"{what} {tool}".lstrip() for what, tool in wanted.items()
+            if not shutil.which(next(iter(shlex.split(tool)), tool))]
+
+
 def _kernelwright_compile(folder, name):
     """Compile the kernels into a shared library in a folder."""
+    missing = _kernelwright_missing()
+    if missing:
+        raise RuntimeError(f"not found: {', '.join(missing)}")
     from torch.utils.cpp_extension import load, load_inline
 
     options = {"name": name, "build_directory": folder, "is_python_module": False}

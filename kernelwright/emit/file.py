@@ -15,6 +15,7 @@ from torch import nn
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded, names_in, used
+from kernelwright.emit.embedded import PLACE, Library, libraries_text
 from kernelwright.emit.facts import (
     Facts,
     conditions,
@@ -38,6 +39,7 @@ from kernelwright.emit.runtime import (
     PIECE_CHARACTERS,
     PIECE_KERNELS,
     RUNTIME,
+    RUNTIME_EMBEDDED,
     STRUCTURES,
     conditions_of,
 )
@@ -127,8 +129,10 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
 
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
-              sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str) -> str:
-    """The emitted file's text. ``modes_left`` are modes whose forward stays the original."""
+              sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str,
+              libraries: Sequence[Library] = ()) -> str:
+    """The emitted file's text. ``modes_left`` are modes whose forward stays the original; ``libraries`` those of its
+    very kernels that it holds."""
     indent = source.body_indent
     docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
     future, imports = _future(source.imports)
@@ -155,6 +159,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
+        "EMBEDDED": bool(libraries),
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
@@ -178,9 +183,11 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if kernels.launchers:
         names |= {"_kernelwright_library"}
     classes = used(STRUCTURES, names)
-    runtime = used(folded(RUNTIME, holds), names | names_in(ast.parse(classes)))
+    runtime = used(folded(RUNTIME_EMBEDDED if libraries else RUNTIME, holds), names | names_in(ast.parse(classes)))
     there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
     runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
+    if libraries:
+        runtime = runtime.replace(PLACE, f"{banner('The kernels, compiled')}\n{libraries_text(libraries)}\n")
     parts = [docstring + future, own + imports, source.support, source.model_class + "\n" + forward, source.trailing,
              banner("The kernels" if kernels.launchers else "What is launched as one CUDA graph"), constants, runs,
              banner(f"What {'the kernels were built' if kernels.launchers else 'it was recorded'} for; elsewhere the "

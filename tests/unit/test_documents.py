@@ -167,7 +167,7 @@ def unknown_options(text: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("name", [n for n in NAMED if not n.endswith("tutorials/deploy.md")])
+@pytest.mark.parametrize("name", NAMED)
 def test_commands_that_are_shown_exist(name):
     assert unknown_options(NAMED[name].read_text(encoding="utf-8")) == []
 

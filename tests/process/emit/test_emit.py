@@ -772,7 +772,7 @@ def test_kernels_of_a_large_file_are_compiled_side_by_side(tmp_path: Path, monke
         def get_inputs():
             return [torch.randn(9, 40)]
     """)
-    units = emitted._kernelwright_units()
+    units = emitted._kernelwright_units(4)
     assert 2 < len(units) <= 5 and all(len(unit) < len(emitted._KERNELWRIGHT_SOURCE) for unit in units)
     (x,) = original.get_inputs()
     with torch.no_grad(), kernels_run(emitted):
