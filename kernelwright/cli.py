@@ -244,6 +244,8 @@ def judge(
     device: options.Device = None,
     threads: options.Threads = None,
     no_time: options.NoTime = False,
+    verdict_only: options.VerdictOnly = False,
+    diagnose_budget: options.DiagnoseBudget = None,
     tiny: options.Tiny = False,
     model: options.Model = None,
     limit: options.StageLimit = None,
@@ -265,9 +267,9 @@ def judge(
         silence_torch()
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
-            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time, "tiny": tiny,
-            "model": model, "limit": limit, "memory": memory, "output": output, "force": force, "json": json,
-            "quiet": quiet}
+            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time,
+            "verdict_only": verdict_only, "diagnose_budget": diagnose_budget, "tiny": tiny, "model": model,
+            "limit": limit, "memory": memory, "output": output, "force": force, "json": json, "quiet": quiet}
         settings = JudgeSettings(**given)
         result = judge_files(path, candidates, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status

@@ -110,7 +110,12 @@ Place = Annotated[str, typer.Option(
     "--target", metavar="|".join(("auto", *TARGET_NAMES)), help="cuda runs model and candidates on a GPU, others on "
     "the CPU; auto is cuda where PyTorch sees a CUDA device.")]
 Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
-NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no times, no ranks.")]
+NoTime = Annotated[bool, typer.Option("--no-time", help="No times and no ranks; what is wrong is diagnosed.")]
+VerdictOnly = Annotated[bool, typer.Option(
+    "--verdict-only", help="Verdicts in seconds beyond the build: no times, no diagnosis, a short check.")]
+DiagnoseBudget = Annotated[float | None, typer.Option(
+    "--diagnose-budget", metavar="SECONDS", help="How long a wrong candidate's diagnosis may take; 0: none; by default "
+    "by the effort.")]
 StageLimit = Annotated[float | None, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
     "60.")]

@@ -19,7 +19,7 @@ from kernelwright.judge.check.problem_profile import ProblemProfile, make_profil
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
-from kernelwright.judge.efforts import BUDGETS
+from kernelwright.judge.efforts import budget_of
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
 from kernelwright.judge.report.rank import rank
 from kernelwright.judge.selftest import SelfTest, self_test
@@ -51,7 +51,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     device = settings.place()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    budget, limits = BUDGETS[settings.effort], settings.limits()
+    budget, limits = budget_of(settings), settings.limits()
     with progress.stage("load"):
         problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
