@@ -26,7 +26,8 @@ from kernelwright.judge.sandbox.confine import InForce, Mechanisms
 from kernelwright.judge.sandbox.limits import Limits
 
 _BOOT = "import sys; sys.path.append({root!r}); from kernelwright.judge.worker.zygote_process import main; main({line})"
-_READY_SECONDS, _START_SECONDS, _END_SECONDS = 120.0, 30.0, 10.0
+#: Long enough for a process that others stop while they measure (``device_lock.py``).
+_READY_SECONDS, _START_SECONDS, _END_SECONDS = 300.0, 300.0, 10.0
 #: Variables that are read when PyTorch is loaded: workers that differ in one of them have different zygotes.
 _EARLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", "LANG",
           "LC_ALL")
