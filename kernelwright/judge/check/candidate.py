@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
+from kernelwright.judge.check.builds import attach, prebuild
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
@@ -89,7 +90,9 @@ class Checker:
                 if emulation.verdict is not None and emulation.finding is not None:
                     found = refused(result, emulation.verdict, emulation.finding)
                     return replace(found, seconds=seconds.by_stage), None
-            worker = seconds.during("build", lambda: Worker(path, self.problem.device, self.limits))
+            libraries = {} if emulation is not None else seconds.during(
+                "build", lambda: prebuild(path, text, self.problem.device, self.limits))
+            worker = seconds.during("build", lambda: self._started(path, libraries))
         except WorkerFailure as failure:
             return replace(failed(result, failure, text), seconds=seconds.by_stage), None
         keep = False
@@ -110,13 +113,23 @@ class Checker:
             with contextlib.suppress(WorkerFailure):
                 kept.rest()
         if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
-            kept = seconds.during("build", lambda: self._again(path))
+            kept = seconds.during("build", lambda: self._again(path, libraries))
         return replace(found, seconds=seconds.by_stage), kept
 
-    def _again(self, path: Path) -> Worker | None:
+    def _started(self, path: Path, libraries: Mapping[str, Path]) -> Worker:
+        """A process for the candidate, which has its libraries. Raises WorkerFailure."""
+        worker = Worker(path, self.problem.device, self.limits)
+        try:
+            attach(libraries, worker)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _again(self, path: Path, libraries: Mapping[str, Path]) -> Worker | None:
         """A new process with the constructed candidate; None where that fails now."""
         try:
-            worker = Worker(path, self.problem.device, self.limits)
+            worker = self._started(path, libraries)
         except WorkerFailure:
             return None
         try:

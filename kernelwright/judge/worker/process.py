@@ -48,12 +48,13 @@ class WorkerFailure(Exception):
 class Worker(Exchange):
     """The process of one candidate, its folder, its shared memory and its line. A context manager; `close` ends it.
 
-    ``isolation`` says in words what confines it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not
-    start.
+    ``isolation`` says in words what confines it; ``readable`` are files that it may read besides. Raises WorkerFailure
+    (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not start.
     """
 
     def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
-                 cuda_visible: str | None = None) -> None:
+                 cuda_visible: str | None = None, readable: tuple[str, ...] = ()) -> None:
+        self._readable = readable
         self.candidate, self.limits = candidate, limits or Limits()
         self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
         self.source_name = source_name(candidate)
@@ -99,7 +100,7 @@ class Worker(Exchange):
         mechanisms = isolation.available(self.device.type == "cuda")
         with theirs:
             passed = (theirs.fileno(), self.inputs.descriptor, self.outputs.descriptor)
-            given = (self.limits, variables, self._printed.descriptor, mechanisms)
+            given = (self.limits, variables, self._printed.descriptor, mechanisms, self._readable)
             if forks is not None:
                 self._started = forks.start(self.folder, passed, *given)
             else:

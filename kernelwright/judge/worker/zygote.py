@@ -86,12 +86,13 @@ class Zygote:
             raise
 
     def start(self, folder: Path, pass_fds: tuple[int, ...], limits: Limits, environment: dict[str, str],
-              stdout_fd: int, mechanisms: Mechanisms) -> Forked:
-        """Fork a worker that serves the descriptors ``pass_fds`` (line, inputs, outputs), confined to ``folder``.
+              stdout_fd: int, mechanisms: Mechanisms, readable: tuple[str, ...] = ()) -> Forked:
+        """Fork a worker that serves the descriptors ``pass_fds`` (line, inputs, outputs), confined to ``folder``, which
+        may read the files ``readable``, too.
 
         Raises SandboxError.
         """
-        plan = isolation.plan([], folder.resolve(), limits, mechanisms)
+        plan = isolation.plan([*readable], folder.resolve(), limits, mechanisms)
         plan = replace(plan, protected=(*plan.protected, self.pid, -self.pid))
         (folder / "tmp").mkdir(exist_ok=True)
         status, status_end = os.pipe()
