@@ -173,6 +173,42 @@ def test_while_times_are_taken_it_may_have_been_any_of_them(judging: SimpleNames
     assert len(set(jobs.values())) == 3, "the suspects alone, and what had not begun"
 
 
+#: Starts a process in a session of its own, as candidates have, and waits until it was seen.
+STARTS = """
+import subprocess, sys, time
+from pathlib import Path
+folder = Path(task["path"]).parents[1]
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+(folder / "child.part").write_text(str(child.pid))
+(folder / "child.part").rename(folder / "child")
+while not (folder / "seen").exists():
+    time.sleep(0.01)
+child.kill()
+"""
+#: Has the device to itself meanwhile.
+MEASURES = """
+import time
+from pathlib import Path
+from kernelwright import device_lock
+from kernelwright.suite import processes
+folder = Path(task["path"]).parents[1]
+while not (folder / "child").exists():
+    time.sleep(0.01)
+child = int((folder / "child").read_text())
+with device_lock.locked_device():
+    until = time.monotonic() + 60
+    while processes.state(child) != "T" and time.monotonic() < until:
+        time.sleep(0.01)
+    verdict = "OK" if processes.state(child) == "T" else "WRONG-NUMERIC"
+(folder / "seen").touch()
+"""
+
+
+def test_while_one_measures_all_that_others_have_started_stands_still(judging: SimpleNamespace) -> None:
+    write(judging.folder, p1__problem="m = 1", p1__starts=STARTS, p2__problem="m = 2", p2__measures=MEASURES)
+    assert [r["verdict"] for r in judging.run().records] == ["OK", "OK"]
+
+
 def test_a_broken_problem_ends_no_run(judging: SimpleNamespace) -> None:
     write(judging.folder, p1__problem="broken", p1__a="x = 1", p1__b="x = 2", p2__problem="m = 1", p2__a="x = 1")
     result = judging.run()
