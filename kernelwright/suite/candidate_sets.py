@@ -1,12 +1,13 @@
 """Sets of candidates: problems, each with candidates for it, in a folder or in lines of JSON.
 
 A folder: each of its subfolders that holds ``problem.py`` is a problem, whose candidates are the other Python files in
-it and below it. Lines of JSON: one candidate each, with ``problem`` and ``candidate`` (paths, seen from the file's
-folder, or texts) and, if wanted, ``id``.
+it and below it, but those that it imports. Lines of JSON: one candidate each, with ``problem`` and ``candidate``
+(paths, seen from the file's folder, or texts) and, if wanted, ``id``.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -36,10 +37,12 @@ class Entry:
     candidate_path: Path
     problem_sha256: str
     candidate_sha256: str
+    beside_sha256: tuple[str, ...]
+    """Of the files beside the problem's that it imports, and of those that these import."""
 
     def key(self, settings: dict[str, Any], machine: Sequence[str]) -> str:
-        """What a verdict holds for: both texts, the settings, the machine and the versions on it."""
-        told = [self.problem_sha256, self.candidate_sha256, settings, list(machine)]
+        """What a verdict holds for: all texts, the settings, the machine and the versions on it."""
+        told = [self.problem_sha256, *self.beside_sha256, self.candidate_sha256, settings, list(machine)]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:40]
 
 
@@ -70,8 +73,9 @@ def _of_folder(root: Path) -> Iterator[Entry]:
         if not any(other != problem for other in folder.rglob("*.py")):
             continue
         nested = [other.parent for other in problems if other != problem and folder in other.parents]
+        own = imported_beside(problem)
         for candidate in find_candidates(problem, [folder]):
-            if not any(place in candidate.parents for place in nested):  # another problem's
+            if candidate not in own and not any(place in candidate.parents for place in nested):  # another problem's
                 yield _entry(candidate.relative_to(root).with_suffix("").as_posix(), name, problem, candidate)
 
 
@@ -121,8 +125,29 @@ def _path(told: str, file: Path, text: Path) -> Path:
 
 
 def _entry(name: str, problem: str, problem_path: Path, candidate_path: Path) -> Entry:
-    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (problem_path, candidate_path)]
-    return Entry(name, problem, problem_path, candidate_path, *hashes)
+    problem_hash, candidate_hash, *beside = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (
+        problem_path, candidate_path, *imported_beside(problem_path))]
+    return Entry(name, problem, problem_path, candidate_path, problem_hash, candidate_hash, tuple(beside))
+
+
+def imported_beside(file: Path) -> list[Path]:
+    """The Python files beside ``file`` that it imports, and those that these import, as far as their texts say so."""
+    found: dict[Path, None] = {}
+    waiting = [file]
+    while waiting:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue  # whoever runs it says what is wrong with it
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [
+                node.module or alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            for top in dict.fromkeys(name.partition(".")[0] for name in names):
+                paths = [file.parent / f"{top}.py", *sorted((file.parent / top).rglob("*.py"))]
+                new = [path for path in paths if path.is_file() and path != file and path not in found]
+                found.update(dict.fromkeys(new))
+                waiting += new
+    return list(found)
 
 
 def plain_name(text: str) -> str:

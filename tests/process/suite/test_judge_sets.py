@@ -95,6 +95,14 @@ def test_lines_of_paths_and_texts(tmp_path: Path) -> None:
     assert found[1].candidate_sha256 == found[3].candidate_sha256
 
 
+def test_what_a_problem_imports_from_beside_it_belongs_to_it(tmp_path: Path) -> None:
+    for place, number in (("p1", 1), ("p2", 2), ("p3", 1)):
+        write(tmp_path / place, problem="import helper", helper="from deep import more", deep__more=f"x = {number}",
+              a="y")
+    keys = {entry.id: entry.key({}, ()) for entry in find_entries(tmp_path, tmp_path / "texts")}
+    assert list(keys) == ["p1/a", "p2/a", "p3/a"] and keys["p1/a"] == keys["p3/a"] != keys["p2/a"]
+
+
 @pytest.mark.parametrize(("line", "words"), [
     ("{", "no JSON"), ("[]", "no object"), ('{"problem": "model.py"}', "no object"),
     ('{"problem": "model.py", "candidate": "a.py", "more": 1}', "no object"),
