@@ -29,7 +29,7 @@ BUDGETS = {
 }
 #: Share of an effort's time for checks and variants where nothing but the verdict is asked for: most of that time goes
 #: to trials beyond the required ones, in which hardly anybody is wrong who was right until then.
-VERDICT_ONLY_SHARE = 0.2
+VERDICT_ONLY_SHARE = 0.5
 
 
 def budget_of(settings: JudgeSettings) -> Budget:
