@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ def judge_candidates(task: dict[str, Any], progress: Progress) -> dict[str, Any]
     try:
         from kernelwright.judge.run import judge
         from kernelwright.judge.settings import JudgeSettings
+        from kernelwright.judge.worker.process import MEMORY_SHARE, free_bytes
         from kernelwright.roofline.peaks import current_device
 
         settings = JudgeSettings(**task["settings"], seed=task["seed"], quiet=True)
+        if settings.memory is None:  # others' candidates run beside ours, and no verdict may be due to theirs
+            settings = replace(settings, memory=MEMORY_SHARE * free_bytes() / task["on_machine"] / 2**30)
         found = versions()
         device = current_device("cuda" if settings.place().type == "cuda" else "cpu").name
 

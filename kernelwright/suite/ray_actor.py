@@ -114,6 +114,7 @@ class DeviceRunner:
     def _work(self) -> None:
         queue, options, scratch = self.arguments
         scheduler = Scheduler([queue], options, self.folder, scratch, self.per_device, self._finished, self._said)
+        scheduler.on_machine = self.per_device * self.place.devices
         try:
             while not self.closing:
                 with self.changed:

@@ -56,6 +56,8 @@ class Scheduler:
         self.folder = folder
         self.scratch = scratch
         self.per_device = per_device
+        #: Processes that share the machine's memory.
+        self.on_machine = per_device * len(self.queues)
         self.finished, self.part = finished, part
         self.jobs: deque[Attempt] = deque()
         self.last: deque[Attempt] = deque()  # alone on the machine
@@ -158,7 +160,8 @@ class Scheduler:
         attempt.job.take_away(self.folder)
         worker.give(attempt, {"problem": attempt.job.problem, "path": attempt.job.path, "emitted": str(emitted),
                               "page": str(self.folder / attempt.job.page), "logs": str(self.folder / LOGS),
-                              "settings": self.options.kept_settings(), **attempt.job.given})
+                              "settings": self.options.kept_settings(), "on_machine": self.on_machine,
+                              **attempt.job.given})
         running = [w for other in self.queues for w in other.workers if w.busy]
         if len(running) > 1:
             for other in running:

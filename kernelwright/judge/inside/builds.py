@@ -40,10 +40,13 @@ def request_of(options: dict[str, Any]) -> dict[str, Any] | None:
     if options.get("with_sycl") or options.get("is_standalone") or options.get("extra_sycl_cflags"):
         return None
     texts: dict[str, str] = {}
-    for path in map(Path, options["sources"]):
-        if path.name in texts or path.stat().st_size > _MOST_BYTES:
-            return None
-        texts[path.name] = path.read_text()
+    try:
+        for path in map(Path, options["sources"]):
+            if path.name in texts or path.stat().st_size > _MOST_BYTES:
+                return None
+            texts[path.name] = path.read_bytes().decode()
+    except (OSError, ValueError, TypeError, KeyError):  # the step itself says what is wrong
+        return None
     flags = {name: [str(flag) for flag in options.get(name) or ()] for name in FLAGS}
     return {"name": str(options["name"]), "texts": texts, "cuda": bool(options.get("with_cuda")), **flags}
 
@@ -94,7 +97,7 @@ def _compile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
     folder = session.folder / MADE
     folder.mkdir()
     for name, text in payload["texts"].items():
-        (folder / name).write_text(text)
+        (folder / name).write_bytes(text.encode())
     flags = {name: list(payload[name]) for name in FLAGS}
     if payload["headers"] is not None:
         flags["extra_cflags"].insert(0, f"-I{payload['headers']}")  # which goes before PyTorch's own

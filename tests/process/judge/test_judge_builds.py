@@ -180,6 +180,20 @@ def test_what_a_compiler_refuses_is_left_to_the_candidates_process(tmp_path: Pat
     assert len(compiled) == 1, "what was refused once is not tried again"
 
 
+def test_a_text_that_is_not_unicode_is_built_by_the_candidates_process(tmp_path: Path, problem: Problem,
+                                                                      compiled: list[dict[str, Any]]) -> None:
+    """Through ``load``, which takes files as they are."""
+    file = candidate(tmp_path / "bytes.py")
+    lines = file.read_text().replace("import load_inline", "import load").split("\n")
+    at = next(number for number, line in enumerate(lines) if line.startswith("built = "))
+    lines[at:at + 1] = ["import os, tempfile", "folder = tempfile.mkdtemp()",
+                        "with open(os.path.join(folder, 'numbers.cpp'), 'wb') as stream:",
+                        "    stream.write(SOURCE.encode() + b'// \\xff\\n')",
+                        "built = load('numbers', [stream.name], build_directory=folder)"]
+    file.write_text("\n".join(lines))
+    assert result(file, problem)[0] == 3 and compiled == []
+
+
 def test_a_file_that_ends_while_it_is_imported_has_none(tmp_path: Path, compiled: list[dict[str, Any]]) -> None:
     file = candidate(tmp_path / "ends.py", after="import os; os._exit(3)")
     assert prebuild(file, file.read_text(), CPU, Limits()) == {} and compiled == []
