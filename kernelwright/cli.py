@@ -233,10 +233,12 @@ def bench(
 
 
 @app.command(epilog=_examples("judge model.py model_new.py", "judge model.py candidates --effort quick --json",
-                              "judge model.py candidate.py --precision strict --backward"))
+                              "judge model.py candidate.py --precision strict --backward",
+                              "judge --set folder_of_problems -o results --verdict-only"))
 def judge(
-    path: options.Problem,
-    candidates: options.Candidates,
+    path: options.Judged,
+    candidates: options.Candidates = None,
+    whole_set: options.WholeSet = False,
     output: options.Document = None,
     force: options.ReplaceDocument = False,
     seed: options.SecretSeed = None,
@@ -248,14 +250,23 @@ def judge(
     device: options.Device = None,
     threads: options.Threads = None,
     no_time: options.NoTime = False,
+    verdict_only: options.VerdictOnly = False,
+    diagnose_budget: options.DiagnoseBudget = None,
     tiny: options.Tiny = False,
     model: options.Model = None,
     limit: options.StageLimit = None,
     memory: options.CandidateMemory = None,
+    filters: options.SetFilters = None,
+    devices: options.Devices = "",
+    workers: options.Workers = None,
+    runner: options.Runner = "local",
+    address: options.Address = "",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
     """Judge files that claim to be PATH's ModelNew: verdict, reason, time and rank of each.
+
+    With --set, judge all candidates of many problems; what has a result is not judged again.
 
     Exit status: 0 if every candidate is right, 1 if one is not, 3 if the judge failed its own self-test or could not
     judge one.
@@ -269,14 +280,34 @@ def judge(
         silence_torch()
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
-            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time, "tiny": tiny,
-            "model": model, "limit": limit, "memory": memory, "output": output, "force": force, "json": json,
-            "quiet": quiet}
-        settings = JudgeSettings(**given)
-        result = judge_files(path, candidates, settings, progress)
-        return lambda: render_text(result, **page()), result.to_json, result.exit_status
+            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time,
+            "verdict_only": verdict_only, "diagnose_budget": diagnose_budget, "tiny": tiny, "model": model,
+            "limit": limit, "memory": memory, "output": output, "force": force, "json": json, "quiet": quiet}
+        if not whole_set:
+            result = judge_files(path, candidates or (), JudgeSettings(**given), progress)
+            return lambda: render_text(result, **page()), result.to_json, result.exit_status
+        given |= {"output": None, "force": False}
+        from kernelwright.codegen.device_kind import HOST
+        from kernelwright.suite import judge_runner
+        from kernelwright.suite.options import SuiteOptions
 
-    return perform(work, json, quiet)
+        where = tuple(filter(None, devices.split(",")))
+        asked = SuiteOptions(output=output or Path("judge_results"), force=force, filters=tuple(filters or ()),
+                             devices=where, workers=workers, runner=runner, address=address)
+        if where == (HOST,) and target == "auto":
+            given["target"] = HOST_TARGET
+        judged = judge_runner.judge_set(path, JudgeSettings(**given), asked, progress, lines)
+        return lambda: judge_runner.render_text(judged, **page()), judged.as_json, judged.exit_status
+
+    only = {"--filter": filters, "--devices": devices, "--workers": workers, "--address": address}
+    if wrong := next((name for name, value in only.items() if value and not whole_set), ""):
+        raise typer.BadParameter(f"{wrong} belongs to --set")
+    if bool(candidates) is whole_set:
+        raise typer.BadParameter("PATH is the whole set with --set" if whole_set else "Missing argument 'CANDIDATE'.")
+    if whole_set and device is not None:
+        raise typer.BadParameter("--device is of one problem's candidates; a set has --devices")
+    lines = cli_frame.line_writer() if whole_set and json else lambda record: None
+    return perform(work, json, quiet, one_line=whole_set)
 
 
 @app.command(epilog=_examples("propose model.py --from answers",

@@ -28,10 +28,11 @@ _OBJECTS = 10_000
 arguments: list[str] = []
 
 
-def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: bool) -> int:
+def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: bool, one_line: bool = False) -> int:
     """Run a command's work, print its result, and turn exceptions into messages and exit statuses.
 
-    ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status.
+    ``work`` returns what makes the text, what makes the JSON object and, if it is not 0, the exit status. ``one_line``:
+    the object is one line, as it stands behind others.
     """
     progress = make_progress(quiet)
     progress.started = time.perf_counter()
@@ -42,7 +43,8 @@ def perform(work: Callable[[Progress], tuple[Any, ...]], as_json: bool, quiet: b
                 text, document, *status = work(progress)
         finally:
             progress.close()
-        print(dumped(document()) if as_json else text(), flush=True)
+        print(text() if not as_json else json.dumps(document(), allow_nan=False) if one_line else dumped(document()),
+              flush=True)
         return status[0] if status else 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -72,6 +74,17 @@ def _failed(error: KernelwrightError | InternalError, as_json: bool) -> int:
 
 def dumped(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
+
+
+def line_writer() -> Callable[[Any], None]:
+    """What writes objects to stdout as they come, one a line, also from within `perform`."""
+    stream = open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")  # noqa: SIM115 (open for as long as the command)
+
+    def write(record: Any) -> None:
+        stream.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
+        stream.flush()
+
+    return write
 
 
 def page() -> dict[str, Any]:

@@ -96,11 +96,19 @@ FailuresFolder = Annotated[Path | None, typer.Option(
 
 # ---- of judge ----------------------------------------------------------------------------------------
 
-Candidates = Annotated[list[Path], typer.Argument(
-    metavar="CANDIDATE", help="Python files that define ModelNew, or folders of them.")]
+Judged = Annotated[Path, typer.Argument(
+    metavar="PATH", help="A Python file that defines a model's class and get_inputs (and get_init_inputs); with --set "
+    "a folder of folders with problem.py and candidates, or a file of JSON lines.")]
+Candidates = Annotated[list[Path] | None, typer.Argument(
+    metavar="CANDIDATE", help="Python files that define ModelNew, or folders of them.", show_default=False)]
+WholeSet = Annotated[bool, typer.Option("--set", help="PATH is a set: many problems, each with candidates.")]
 Document = Annotated[Path | None, typer.Option(
-    "--output", "-o", metavar="FILE", help="A .json file that gets the document of --json.")]
-ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+    "--output", "-o", metavar="FILE", help="A .json file that gets the document of --json; with --set the folder of "
+    "the results, by default judge_results.")]
+ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace FILE, or a set's results, if there are any.")]
+SetFilters = Annotated[list[str] | None, typer.Option(
+    "--filter", metavar="PATTERN", help="Of a set, candidates whose id has this part or fits this shell pattern; may "
+    "be given several times.")]
 SecretSeed = Annotated[int | None, typer.Option(
     "--seed", metavar="N", help="Seed of everything drawn; by default drawn, and told after the verdicts.")]
 JudgeEffort = Annotated[str, typer.Option(
@@ -115,7 +123,12 @@ Place = Annotated[str, typer.Option(
     "--target", metavar="|".join(("auto", *TARGET_NAMES)), help="cuda runs model and candidates on a GPU, others on "
     "the CPU; auto is cuda where PyTorch sees a CUDA device.")]
 Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
-NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no times, no ranks.")]
+NoTime = Annotated[bool, typer.Option("--no-time", help="No times and no ranks; what is wrong is diagnosed.")]
+VerdictOnly = Annotated[bool, typer.Option(
+    "--verdict-only", help="Verdicts in seconds beyond the build: no times, no diagnosis, a short check.")]
+DiagnoseBudget = Annotated[float | None, typer.Option(
+    "--diagnose-budget", metavar="SECONDS", help="How long a wrong candidate's diagnosis may take; 0: none; by default "
+    "by the effort.")]
 StageLimit = Annotated[float | None, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
     "60.")]

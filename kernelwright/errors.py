@@ -601,6 +601,24 @@ class CandidateTwice(KernelwrightError):
     remedy = "Leave one of them out; to see whether equal files tie, judge a copy."
 
 
+class SetUnreadable(KernelwrightError):
+    """A line of a set of candidates does not say which problem and which candidate."""
+
+    code = "KW706"
+    sentence = "Line {line} of {path} is no candidate: {found}."
+    reason = "Each line is a JSON object with problem and candidate, paths or texts, and, if wanted, an id of its own."
+    remedy = "Mend the line, or leave it out."
+
+
+class NoSet(KernelwrightError):
+    """A set of candidates is empty: no problem in it has a candidate, or none fits the filters."""
+
+    code = "KW707"
+    sentence = "{path} is no set of candidates: {found}."
+    reason = "A set is a folder whose subfolders hold problem.py and candidates, or a file of JSON lines."
+    remedy = "Give such a folder or file; without --set `kernelwright judge` takes one problem and its candidates."
+
+
 # ---- KW8xx: PROPOSE, candidates from language models and from texts --------------------------------
 
 

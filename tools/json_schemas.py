@@ -33,6 +33,8 @@ from kernelwright.records import Mode
 from kernelwright.report.document import SCHEMA
 from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
+from kernelwright.suite.judge_runner import SCHEMA as JUDGED
+from kernelwright.suite.judge_runner import Judged
 from kernelwright.suite.results import IN_FULL, Record
 from kernelwright.suite.results import SCHEMA as RESULTS
 from kernelwright.timing import Timing
@@ -59,6 +61,7 @@ _FAILURE = {"description": "Printed in place of the document where the command f
 #: What annotations leave open.
 _TYPES: dict[tuple[type, str], Any] = {
     (judge.CandidateResult, "verdict"): Literal[tuple(VERDICTS)],
+    (Judged, "verdict"): Literal[tuple(VERDICTS)], (Judged, "error"): KernelwrightError | None,
     (Record, "error"): KernelwrightError | None, (Record, "result"): Result | None}
 #: Fields that have no place in a document, and properties and sentences that have.
 _LEFT_OUT = {Result: {"source", "module", "construction"}, Times: {"seconds", "rounds"}}
@@ -152,6 +155,8 @@ def schemas() -> dict[str, str]:
                      {Result: {*_LEFT_OUT[Result], "path"}, Mode: set(IN_FULL)})
     results.record(Result, version)
     record = results.record(Record, {"schema": {"const": RESULTS}})
+    candidates = Schema("kernelwright judge --set: a line of results.jsonl")
+    judged_line = candidates.record(Judged, {"schema": {"const": JUDGED}})
     proposed = Schema("kernelwright propose --json, result.json of a run")
     proposed.record(Critique, {"schema": {"const": 1}})
     chosen = proposed.record(propose.ProposeResult, {"schema": {"const": propose.SCHEMA}})
@@ -167,6 +172,7 @@ def schemas() -> dict[str, str]:
     return {
         "optimize.json": optimize.text(optimize.record(Result, version), optimize.failure()),
         "judge.json": verdicts.text(judged, verdicts.failure()),
+        "judged.json": candidates.text(judged_line),
         "propose.json": proposed.text(chosen, proposed.failure()),
         "results.json": results.text(record),
         "package.json": packed.text(wheel, packed.failure()),

@@ -104,6 +104,8 @@ class CandidateResult:
     """From 1; candidates that cannot be told apart share one. None where there is no time."""
     rank_class: str | None = None
     """Candidates are ranked within their class: own kernels or library-backed, and the precision."""
+    untried: str = ""
+    """What its diagnosis did not try because its time was over, in words; "" where it tried everything."""
 
     @property
     def own_share(self) -> float | None:

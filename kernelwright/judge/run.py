@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +14,13 @@ from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
 from kernelwright.judge.check.constants import fixed_state
+from kernelwright.judge.check.kept_profiles import kept_profile
 from kernelwright.judge.check.own_share import measure_own_share
 from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
-from kernelwright.judge.efforts import BUDGETS
+from kernelwright.judge.efforts import budget_of
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
 from kernelwright.judge.report.rank import rank
 from kernelwright.judge.selftest import SelfTest, self_test
@@ -41,8 +42,14 @@ from kernelwright.version import VERSION
 MOST_TOGETHER = 8
 
 
-def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progress: Progress) -> JudgeResult:
+def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progress: Progress,
+          begun: Callable[[int], None] = lambda number: None,
+          told: Callable[[int, CandidateResult], None] = lambda number, result: None,
+          profiles: Path | None = None) -> JudgeResult:
     """Judge candidates for the problem at ``path``, each in a process of its own; see `JudgeResult`.
+
+    ``begun`` hears the place of each candidate in ``candidates`` when its turn comes, ``told`` its result, without a
+    rank, as soon as that stands. In ``profiles``, a folder, problem profiles are kept (`kept_profile`).
 
     Raises the coded errors of loading the problem, ForwardRaised (KW114) where its model does not run, StateNotPlain
     (KW121) where its state cannot be handed over. Nothing that a candidate does is raised.
@@ -51,28 +58,38 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     device = settings.place()
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    budget, limits = BUDGETS[settings.effort], settings.limits()
+    budget, limits = budget_of(settings), settings.limits()
     with progress.stage("load"):
         problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
         fitness = self_test(device, limits)
     with progress.stage("profile"):
         kept = kept_for(problem)
-        profile = make_profile(problem, settings.seed or 0, budget.profile, kept=kept)
+        make = lambda: make_profile(problem, settings.seed or 0, budget.profile, kept=kept)  # noqa: E731
+        profile = make() if profiles is None else kept_profile(profiles, problem, settings, make)
     checker = Checker(problem, profile, settings, limits, budget, kept, _fixed(problem, profile.seed, settings))
     results: list[CandidateResult] = []
     waiting: dict[int, Worker] = {}
     clocked: list[Clocked] = []
     untimed: list[str] = []
     together = _together(problem, profile)
+
+    def tell(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            results[number] = _unless_unfit(results[number], fitness)
+            told(number, results[number])
+
     try:
         for number, candidate in enumerate(candidates):
             with progress.stage("check"):
                 progress.say(f"{candidate.name} ({number + 1} of {len(candidates)})")
+                begun(number)
                 result, worker = checker.check(candidate)
             results.append(result)
             if worker is not None:
                 waiting[number] = worker
+            else:
+                tell([number])
             if waiting and (len(waiting) == together or number == len(candidates) - 1):
                 with progress.stage("time"):
                     progress.say(f"{len(waiting)} candidates and eager")
@@ -83,16 +100,21 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
                         if not expected and not is_out_of_memory(error):
                             raise
                         untimed.append(f"Nothing was timed, as the model's own process failed: {first_line(error)}")
+                tell(waiting)
                 for worker in waiting.values():
                     worker.close()
                 waiting = {}
     finally:
         for worker in waiting.values():
             worker.close()
-    if not fitness.passed:
-        results = [replace(r, verdict="JUDGE-UNFIT", reason="The judge failed its self-test in this run: "
-                           + " ".join(fitness.sentences), timing=None, fix="") for r in results]
     return _result(problem, path, rank(results), profile, fitness, clocked, untimed, settings, clock() - started)
+
+
+def _unless_unfit(result: CandidateResult, fitness: SelfTest) -> CandidateResult:
+    if fitness.passed:
+        return result
+    why = f"The judge failed its self-test in this run: {' '.join(fitness.sentences)}"
+    return replace(result, verdict="JUDGE-UNFIT", reason=why, timing=None, fix="")
 
 
 def _fixed(problem: Problem, seed: int, settings: JudgeSettings) -> dict[str, torch.Tensor]:

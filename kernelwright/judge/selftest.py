@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.device_lock import locked_device
 from kernelwright.judge.clock.timed import TimedProblem
 from kernelwright.judge.clock.timed_worker import TimedWorker
 from kernelwright.judge.sandbox.limits import Limits
@@ -87,7 +88,8 @@ def self_test(device: torch.device, limits: Limits | None = None, controls: Path
                 lambda: _timed(remotes["replay"], problem, "CHEAT-REPLAY"),
                 lambda: _timed(remotes["late"], problem, "CHEAT-ASYNC"),
                 lambda: _nothing(remotes["nothing"], remotes["right"], problem, calibration)]
-            sentences = [text for check in checks if (text := _said(check))]
+            with locked_device():  # clocks are tried
+                sentences = [text for check in checks if (text := _said(check))]
     return SelfTest(not sentences, tuple(sentences), time.monotonic() - started,
                     calibration[-1] if calibration else None)
 

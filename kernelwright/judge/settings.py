@@ -51,6 +51,10 @@ class JudgeSettings:
     """CPU threads of model and candidates; None: PyTorch's number."""
     time: bool = True
     """Whether candidates that pass are timed and ranked."""
+    verdict_only: bool = False
+    """Nothing but verdicts: no times, no diagnosis, and a check that ends with the first trial that fails."""
+    diagnose_budget: float | None = None
+    """Seconds after which the diagnosis of a wrong candidate ends; 0: there is none; None: the effort's."""
     tiny: bool = False
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
@@ -72,13 +76,20 @@ class JudgeSettings:
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
-        for name in ("backward", "own_kernels", "time"):
+        for name in ("backward", "own_kernels", "time", "verdict_only"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
         for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise _invalid(name, value, "a number above 0", default)
+        if self.diagnose_budget is not None and not 0 <= self.diagnose_budget < float("inf"):
+            raise _invalid("diagnose-budget", self.diagnose_budget, "a number of seconds from 0 on", "the effort's")
+        if self.verdict_only and self.diagnose_budget:
+            raise _invalid("diagnose-budget", self.diagnose_budget, "0, or nothing, with --verdict-only, which "
+                           "diagnoses nothing", "the effort's")
+        if self.verdict_only:
+            object.__setattr__(self, "time", False)
         kind = device_kind(self.target)
         if self.device is not None and (kind == HOST or not 0 <= self.device < 1024):
             alone = f", and not with --target {self.target}" if kind == HOST else ""

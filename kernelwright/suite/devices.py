@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import NoCudaDevice
@@ -13,9 +16,12 @@ from kernelwright.processors import SHARE, processors
 from kernelwright.suite.device_queue import DeviceQueue
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.worker_process import PACKAGE_PARENT
+from kernelwright.version import VERSION
 
 #: Workers of one GPU where there are CPU cores enough: while one measures, the others' compilers work.
 MOST_WORKERS = 4
+#: The same where candidates are judged: a judge's device waits for the candidate's compiler most of the time.
+MOST_JUDGES = 8
 #: Cores that one worker keeps busy: its own thread, and a compiler.
 CORES_PER_WORKER = 2
 
@@ -39,15 +45,19 @@ def find_queues(options: SuiteOptions) -> list[DeviceQueue]:
 
 
 def workers_per_device(options: SuiteOptions, queues: list[DeviceQueue], devices: int = 0) -> int:
-    """Processes per device: as asked for; else one on the CPU, and on GPUs up to four, as far as the cores suffice.
+    """Processes per device: as asked for; else one on the CPU, and on GPUs up to four, as far as the cores suffice. Of
+    candidates that are judged, of which each is mostly built, up to four on the CPU and eight on a GPU.
 
     ``devices``: how many the machine's cores are for, where they are more than these ``queues``.
     """
     if options.workers is not None:
         return options.workers
+    most = MOST_WORKERS if options.judge is None else MOST_JUDGES
     if any(queue.stops_groups for queue in queues):
-        return 1
-    return max(1, min(MOST_WORKERS, processors() // (devices or len(queues)) // CORES_PER_WORKER))
+        if options.judge is None:
+            return 1
+        most = MOST_WORKERS  # candidates are built side by side while none is timed
+    return max(1, min(most, processors() // (devices or len(queues)) // CORES_PER_WORKER))
 
 
 def share_cores(options: SuiteOptions, queues: list[DeviceQueue], per_device: int, devices: int = 0) -> None:
@@ -69,6 +79,24 @@ def visible_gpus() -> int:
     if found is None:
         raise RuntimeError(f"PyTorch cannot be asked for its devices: {done.stderr[-2000:]}")
     return int(found[1])
+
+
+def find_machine(options: SuiteOptions) -> tuple[str, ...]:
+    """What of the machine and its software a result rests on, in words: processor, GPUs, versions. Without PyTorch."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")][:1]
+    for folder in sorted(Path("/proc/driver/nvidia/gpus").glob("*")):
+        names += [line.partition(":")[2].strip() for line in _lines(folder / "information")
+                  if line.startswith("Model:")]
+    where = options.runner if options.runner != "local" else ",".join(options.devices)
+    return (VERSION, version("torch"), platform.python_version(), platform.machine(), str(os.cpu_count()), where,
+            *names)
+
+
+def _lines(file: str | Path) -> list[str]:
+    try:
+        return Path(file).read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _may_have_gpus() -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from kernelwright.errors import FileMissing, NoProblems
 from kernelwright.names import natural
@@ -25,6 +26,10 @@ class Job:
     sha256: str
     size: int
     """Bytes of the file."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """What else its work is told, as plain data."""
+    alone: bool = False
+    """Whether nothing else may run on the machine beside it."""
 
     @property
     def emitted(self) -> str:
@@ -56,7 +61,7 @@ def find_jobs(folder: Path, filters: Sequence[str] = (), without: Path | None = 
     skipped = without.resolve() if without is not None else None
     found = [file for file in files if file.is_file() and (not folder.is_dir() or _is_problem(file, root, skipped))]
     named = {file.relative_to(root).with_suffix("").as_posix(): file for file in found}
-    wanted = [name for name in sorted(named, key=natural) if not filters or any(_fits(name, f) for f in filters)]
+    wanted = [name for name in sorted(named, key=natural) if not filters or any(fits(name, f) for f in filters)]
     if not wanted:
         raise NoProblems(folder=folder, found=f"None of its {len(named)} problems fits {' or '.join(filters)}." if named
                          else "No Python file that could be a problem stands in it.")
@@ -78,7 +83,8 @@ def _is_problem(file: Path, root: Path, skipped: Path | None) -> bool:
     return not (file.name.endswith("_new.py") and original.exists())
 
 
-def _fits(name: str, pattern: str) -> bool:
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name contains ``pattern``, or matches it as a shell pattern."""
     return pattern in name or fnmatchcase(name, pattern)
 
 

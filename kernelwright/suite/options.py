@@ -45,6 +45,8 @@ class SuiteOptions:
     propose: Mapping[str, Any] | None = None
     """Options of ``propose`` (:func:`kernelwright.suite.proposals.read_options`): each problem's candidates are asked
     for, or read, and judged; None: problems are optimized alone."""
+    judge: Mapping[str, Any] | None = None
+    """Settings of ``judge``, as plain data: each job is a problem with candidates that are judged; None: it is none."""
     work: str = "kernelwright.suite.worker:optimize_problem"
     """``module:function`` that does the work of one problem in its process."""
 
@@ -65,6 +67,8 @@ class SuiteOptions:
 
     def kept_settings(self) -> dict[str, Any]:
         """The settings that a record keeps: all that bear on the result."""
+        if self.judge is not None:
+            return dict(self.judge)
         kept = {name: value for name, value in self.settings.as_json().items() if name not in SHOWN}
         return kept if self.propose is None else {**kept, "propose": dict(self.propose)}
 

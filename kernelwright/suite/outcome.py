@@ -64,6 +64,8 @@ def retry_of(worker: WorkerProcess, record: dict[str, Any]) -> Attempt | None:
     """The attempt, alone, that an attempt short of memory beside others deserves; None where there is none."""
     attempt = worker.attempt
     assert attempt is not None
+    if attempt.job.given:  # parts of it are done: who gave it knows what is left
+        return None
     short = record["state"] == "memory" or (worker.outcome or {}).get("short_of_memory", False)
     if not short or not worker.beside_others or attempt.alone == "machine":
         return None
@@ -95,7 +97,7 @@ def _without_outcome(worker: WorkerProcess, options: SuiteOptions, status: int) 
     if state == "crashed" and status == -signal.SIGKILL and processes.ended_for_memory() > worker.memory_kills:
         state, found = "memory", "The system ended it because no memory was left."
     if state == "timeout":
-        seconds = f"{worker.active_seconds():.0f}"
+        seconds = f"{worker.lap_seconds():.0f}"
         return {"state": state, "error": ProblemTimedOut(problem=problem, seconds=seconds, stage=stage,
                                                          limit=f"{options.limit:g}", log=log).as_json()}
     if state == "memory":

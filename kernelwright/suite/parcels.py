@@ -1,7 +1,8 @@
 """What goes between the driver of a Ray cluster and its nodes besides a problem's file: folders and files, as bytes.
 
-With ``bench --propose`` a node gets the answers that exist for a problem, the prices, and the folder of a run that was
-ended before it was finished; the driver gets the folder of the run. Nothing here imports PyTorch.
+With ``judge --set`` a node gets the candidates of a job. With ``bench --propose`` it gets the answers that exist for a
+problem, the prices, and the folder of a run that was ended before it was finished; the driver gets the folder of the
+run. Nothing here imports PyTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from kernelwright.suite.proposals import answers_of
 
 #: Where a node keeps what it writes and what it is sent, below a folder of its own.
-OUTPUT, _ANSWERS, _PRICES = "output", "answers", "prices"
+OUTPUT, _ANSWERS, _PRICES, _CANDIDATES = "output", "answers", "prices", "candidates"
 
 
 def packed(parts: Mapping[str, Path]) -> bytes:
@@ -50,6 +51,24 @@ def for_node(problem: str, propose: Mapping[str, Any], output: Path) -> bytes:
     if not (run / "result.json").exists():
         parts[f"{OUTPUT}/{run.relative_to(output).as_posix()}"] = run
     return packed(parts)
+
+
+def of_candidates(job: str, given: Mapping[str, Any]) -> bytes:
+    """The candidates that a job is given, to be unpacked in the node's folder."""
+    return packed({_place(job, number, candidate): Path(candidate["path"])
+                   for number, candidate in enumerate(given["candidates"])})
+
+
+def given_at_node(given: Mapping[str, Any], job: str, base: Path) -> dict[str, Any]:
+    """What a job is given, with the paths that its candidates have in a node's folder."""
+    if "candidates" not in given:
+        return dict(given)
+    return {**given, "candidates": [{**candidate, "path": str(base / _place(job, number, candidate))}
+                                    for number, candidate in enumerate(given["candidates"])]}
+
+
+def _place(job: str, number: int, candidate: Mapping[str, Any]) -> str:
+    return f"{_CANDIDATES}/{job}/{number}/{Path(candidate['path']).name}"
 
 
 def at_node(propose: Mapping[str, Any], base: Path) -> dict[str, Any]:

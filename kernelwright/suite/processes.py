@@ -23,6 +23,23 @@ def sessions() -> dict[int, list[int]]:
     return found
 
 
+def family(leader: int) -> list[int]:
+    """The processes of a leader's session, and all that descend from one of them, whatever session they are in."""
+    children: dict[int, list[int]] = {}
+    found = {leader}
+    for process in _processes():
+        if fields := _status(process):
+            children.setdefault(int(fields[1]), []).append(process)
+            if int(fields[3]) == leader:
+                found.add(process)
+    waiting = list(found)
+    while waiting:
+        new = set(children.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    return sorted(found)
+
+
 def state(process: int) -> str:
     """The letter of /proc: R running, S sleeping, D in the kernel, T stopped, Z ended; "" where there is none."""
     fields = _status(process)
@@ -64,16 +81,26 @@ def wait_until_stopped(processes: Iterable[int], limit_seconds: float) -> bool:
 
 
 def end_session(leader: int, token: str) -> None:
-    """End every process of a session, and those outside of it that carry ``token`` in their environment."""
+    """End every process of a session, all that descends from it (stopped ones, too, which would not hear that it has
+    ended), and those that carry ``token`` in their environment."""
     deadline = time.monotonic() + 5.0
+    descended = {(process, _begun(process)) for process in family(leader)}
     while True:
         send(leader, signal.SIGKILL, group=True)
-        left = [p for p in {*sessions().get(leader, ()), *_carrying(token)} if state(p) not in ("Z", "X", "")]
+        found = {*sessions().get(leader, ()), *_carrying(token),
+                 *(process for process, begun in descended if _begun(process) == begun)}
+        left = [p for p in found if state(p) not in ("Z", "X", "")]
         for process in left:
             send(process, signal.SIGKILL)
         if not left or time.monotonic() > deadline:
             return
         time.sleep(0.002)
+
+
+def _begun(process: int) -> str:
+    """When a process began, which no later one of its number did; "" where there is none."""
+    fields = _status(process)
+    return fields[19] if fields else ""
 
 
 def _carrying(token: str) -> list[int]:

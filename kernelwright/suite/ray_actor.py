@@ -78,6 +78,7 @@ class DeviceRunner:
         self.changed = threading.Condition()
         self.arrived: list[Job] = []
         self.done: list[dict[str, Any]] = []
+        self.parts: list[tuple[str, dict[str, Any]]] = []
         self.failure: BaseException | None = None
         self.closing = False
         self.arguments = (queue, options, scratch)
@@ -89,18 +90,20 @@ class DeviceRunner:
         """Version of kernelwright, and how many problems it wants at once: one waits, so that none is waited for."""
         return VERSION, self.per_device + 1
 
-    def exchange(self, shipped: Sequence[Shipped]) -> list[Finished]:
-        """Take on jobs and hand over what is finished, waiting a little if that is nothing.
+    def exchange(self, shipped: Sequence[Shipped]) -> tuple[list[tuple[str, dict[str, Any]]], list[Finished]]:
+        """Take on jobs and hand over what was said of parts of jobs, by their names, and what is finished, waiting a
+        little if that is nothing.
 
         Raises what ended the thread.
         """
         with self.changed:
             self.arrived += [self._unpacked(each) for each in shipped]
-            self.changed.wait_for(lambda: self.done or self.failure, PATIENCE_SECONDS)
+            self.changed.wait_for(lambda: self.done or self.parts or self.failure, PATIENCE_SECONDS)
             if self.failure is not None:
                 raise self.failure
             records, self.done = self.done, []
-        return [self._packed(record) for record in records]
+            parts, self.parts = self.parts, []
+        return parts, [self._packed(record) for record in records]
 
     def close(self) -> None:
         """End every process."""
@@ -110,7 +113,8 @@ class DeviceRunner:
 
     def _work(self) -> None:
         queue, options, scratch = self.arguments
-        scheduler = Scheduler([queue], options, self.folder, scratch, self.per_device, self._finished)
+        scheduler = Scheduler([queue], options, self.folder, scratch, self.per_device, self._finished, self._said)
+        scheduler.on_machine = self.per_device * self.place.devices
         try:
             while not self.closing:
                 with self.changed:
@@ -129,11 +133,17 @@ class DeviceRunner:
             self.done.append(record | {"lane": f"{self.place.address}/{record['lane']}"})
             self.changed.notify_all()
 
+    def _said(self, job: str, part: dict[str, Any]) -> None:
+        with self.changed:
+            self.parts.append((job, part))
+            self.changed.notify_all()
+
     def _unpacked(self, shipped: Shipped) -> Job:
         """The job with its file on this node: the original where it is seen, with what stands beside it, or a copy."""
         job = shipped.job
         if shipped.parcel is not None:
             parcels.unpacked(shipped.parcel, Path(self.base.name))
+            job = dataclasses.replace(job, given=parcels.given_at_node(job.given, job.problem, Path(self.base.name)))
         path = Path(job.path)
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == job.sha256:
             return job

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, ProblemCrashed, RunnerMissing
 from kernelwright.progress import Progress
 from kernelwright.settings import API_KEY
-from kernelwright.suite import parcels
+from kernelwright.suite import parcels, ray_actor
 from kernelwright.suite.jobs import Job
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.outcome import log_name
-from kernelwright.suite.ray_actor import PATIENCE_SECONDS, DeviceRunner, Finished, Place, Shipped
+from kernelwright.suite.ray_actor import PATIENCE_SECONDS, DeviceRunner, Place, Shipped
 from kernelwright.suite.results import SCHEMA, Record
+from kernelwright.suite.scheduler import Finished, Part, nobody_asks
 from kernelwright.version import VERSION
 
 #: An actor that says nothing for this long is gone.
@@ -34,9 +35,9 @@ SILENCE_SECONDS = 60.0
 MOST_STARTS = 3
 
 
-def run_on_ray(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[dict[str, Any]], None],
-               progress: Progress) -> None:
-    """Run ``jobs`` on a Ray cluster; ``finished`` gets each record, once per job.
+def run_on_ray(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, progress: Progress,
+               part: Part = nobody_asks) -> None:
+    """Run ``jobs`` on a Ray cluster; ``finished`` gets each record, once per job, and ``part`` what jobs say before.
 
     Raises RunnerMissing (KW608) without Ray, a reachable cluster or a device in it, and where every actor is lost;
     InvalidOption (KW403) for numbers of GPUs, which are Ray's to give.
@@ -57,7 +58,7 @@ def run_on_ray(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[d
             raise RunnerMissing(found="the cluster has no node with such a device")
         progress.say(f"{len(jobs)} problems on {len(places)} devices of a Ray cluster: "
                      f"{', '.join(sorted({place.address for place in places}))}")
-        _Driver(ray, places, options, finished, progress).run(jobs)
+        _Driver(ray, places, options, finished, progress, part).run(jobs)
     finally:
         if own:
             ray.shutdown()
@@ -106,10 +107,10 @@ class _Driver:
     """Gives jobs to actors, and takes their results, until every job has its record."""
 
     def __init__(self, ray: Any, places: Sequence[Place], options: SuiteOptions,
-                 finished: Callable[[dict[str, Any]], None], progress: Progress) -> None:
+                 finished: Finished, progress: Progress, part: Part = nobody_asks) -> None:
         self.ray = ray
         self.options = options
-        self.finished = finished
+        self.finished, self.part = finished, part
         self.progress = progress
         self.waiting: deque[Job] = deque()
         self.losses: dict[str, int] = {}
@@ -162,7 +163,11 @@ class _Driver:
                     raise RunnerMissing(found=f"{device.place.address} has kernelwright {version}, this machine "
                                         f"{VERSION}")
             else:
-                for each in answer:
+                parts, records = answer
+                for name, part in parts:
+                    if name in device.has:  # else it runs elsewhere by now
+                        self.part(name, part)
+                for each in records:
                     self._take(device, each)
             self._exchange(device)
         for device in list(self.devices):
@@ -176,11 +181,12 @@ class _Driver:
             job = self.waiting.popleft()
             device.has[job.problem] = job
             propose = self.options.propose
-            parcel = parcels.for_node(job.problem, propose, self.options.output) if propose is not None else None
+            parcel = (parcels.for_node(job.problem, propose, self.options.output) if propose is not None else
+                      parcels.of_candidates(job.problem, job.given) if job.given else None)
             given.append(Shipped(job, Path(job.path).read_bytes(), parcel))
         self._call(device, device.actor.exchange.remote(given))
 
-    def _take(self, device: _Device, result: Finished) -> None:
+    def _take(self, device: _Device, result: ray_actor.Finished) -> None:
         name = result.record["problem"]
         job = device.has.pop(name, None)
         if job is None or name not in self.open:
@@ -199,7 +205,9 @@ class _Driver:
 
     def _close_job(self, record: dict[str, Any]) -> None:
         self.open.discard(record["problem"])
-        self.finished(record)
+        more = list(self.finished(record) or ())
+        self.open.update(job.problem for job in more)
+        self.waiting.extend(more)
 
     def _lost(self, device: _Device, why: str) -> None:
         """An actor or its node is gone: what it had goes first to others, and it is started again if its node lives."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -81,11 +81,15 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
 
     A run that was cut short may leave a torn line at the end.
     """
-    newest: dict[str, dict[str, Any]] = {}
     try:
-        lines = file.read_bytes().split(b"\n")
+        return newest_of(file.read_bytes().split(b"\n"))
     except FileNotFoundError:
         return {}
+
+
+def newest_of(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:
+    """The same of a file's lines."""
+    newest: dict[str, dict[str, Any]] = {}
     for line in lines:
         try:
             record = json.loads(line)
@@ -96,14 +100,14 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
     return {name: newest[name] for name in sorted(newest, key=natural)}
 
 
-class Results:
-    """The open results of one run. ``records`` holds the newest of each problem.
+class Lines:
+    """``results.jsonl`` of a folder, open for one run alone and only ever appended to; ``force`` empties it first.
 
-    Raises ResultsExist (KW602) where there are results and neither ``resume`` nor ``force`` is set, or where another
-    run has them open; OutputFolderUnusable (KW401).
+    Raises ResultsExist (KW602) where another run has it open, or where there are results and ``keep`` is not set;
+    OutputFolderUnusable (KW401).
     """
 
-    def __init__(self, folder: Path, *, resume: bool = False, force: bool = False) -> None:
+    def __init__(self, folder: Path, *, keep: bool, force: bool) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -116,18 +120,38 @@ class Results:
         except OSError as error:
             self.stream.close()
             raise ResultsExist(folder=folder, found="is in use by another run") from error
-        self.records = read_results(folder / FILE)
-        #: Seconds that each problem took when it ran last, also where its record is replaced.
-        self.seconds = {name: float(record.get("seconds") or 0.0) for name, record in self.records.items()}
+        #: What stood there when it was opened.
+        self.before = (folder / FILE).read_bytes().split(b"\n")
         size = os.fstat(self.stream.fileno()).st_size
         if force:
             self.stream.truncate(0)
-            self.records = {}
-        elif size and not resume:
+        elif size and not keep:
             self.close()
             raise ResultsExist(folder=folder, found="has results already")
-        elif size and not _ends_line(folder / FILE):
+        elif size and self.before[-1]:
             self.stream.write(b"\n")  # after a torn line
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append one record; on disk when this returns."""
+        self.stream.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+
+    def close(self) -> None:
+        """Let go of the file and its lock."""
+        self.stream.close()
+
+
+class Results(Lines):
+    """The open results of one run. ``records`` holds the newest of each problem. Raises as `Lines`."""
+
+    def __init__(self, folder: Path, *, resume: bool = False, force: bool = False) -> None:
+        super().__init__(folder, keep=resume, force=force)
+        self.records = newest_of(self.before)
+        #: Seconds that each problem took when it ran last, also where its record is replaced.
+        self.seconds = {name: float(record.get("seconds") or 0.0) for name, record in self.records.items()}
+        if force:
+            self.records = {}
 
     def missing(self, jobs: Sequence[Job], settings: Mapping[str, Any]) -> list[Job]:
         """The jobs without a record, or whose file has changed since. Raises ResultsDiffer (KW603)."""
@@ -142,17 +166,5 @@ class Results:
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one record; on disk when this returns."""
-        self.stream.write(json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n")
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
+        self.append(record)
         self.records[record["problem"]] = record
-
-    def close(self) -> None:
-        """Let go of the file and its lock."""
-        self.stream.close()
-
-
-def _ends_line(file: Path) -> bool:
-    with open(file, "rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"

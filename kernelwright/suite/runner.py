@@ -22,7 +22,7 @@ from kernelwright.suite.devices import find_queues, share_cores, workers_per_dev
 from kernelwright.suite.jobs import Job, find_jobs, longest_first
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.results import FILE, VERIFIED, Results
-from kernelwright.suite.scheduler import Scheduler
+from kernelwright.suite.scheduler import Finished, Part, Scheduler, nobody_asks
 from kernelwright.suite.scores import ORIGINAL, score_problem
 from kernelwright.timing.baselines import EAGER
 
@@ -68,7 +68,7 @@ def run_suite(folder: str | Path, options: SuiteOptions | None = None, progress:
     progress = progress or Progress()
     began = time.monotonic()
     jobs = find_jobs(Path(folder), options.filters, options.output)
-    run = _ray() if options.runner == "ray" else run_locally
+    run = runner_of(options)
     results = Results(options.output, resume=options.resume, force=options.force)
     try:
         missing = longest_first(results.missing(jobs, options.kept_settings()), results.seconds)
@@ -92,17 +92,18 @@ def run_suite(folder: str | Path, options: SuiteOptions | None = None, progress:
     return SuiteResult(options.output, records, len(missing), time.monotonic() - began, options.propose is not None)
 
 
-def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Callable[[dict[str, Any]], None],
-                progress: Progress) -> None:
-    """Run ``jobs`` on this machine's devices; ``finished`` gets each record."""
+def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, progress: Progress,
+                part: Part = nobody_asks) -> None:
+    """Run ``jobs`` on this machine's devices; ``finished`` and ``part`` are those of `Scheduler`."""
     queues = find_queues(options)
     per_device = workers_per_device(options, queues)
     share_cores(options, queues, per_device)
-    progress.say(f"{len(jobs)} problems on {', '.join(queue.name for queue in queues)}, "
+    what = "problems" if options.judge is None else "jobs"
+    progress.say(f"{len(jobs)} {what} on {', '.join(queue.name for queue in queues)}, "
                  f"{per_device} {'workers' if per_device > 1 else 'worker'} per device")
     scratch = Path(tempfile.mkdtemp(prefix="kernelwright_bench_"))
     with _ended_by_signals():
-        scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished)
+        scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished, part)
         try:
             scheduler.add(jobs)
             while scheduler.open:
@@ -175,7 +176,10 @@ def _summary(record: Mapping[str, Any]) -> str:
     return ", ".join([VERIFIED, f"{score.replaced}/{score.operators} replaced", *speeds])
 
 
-def _ray() -> Callable[..., None]:
+def runner_of(options: SuiteOptions) -> Callable[..., None]:
+    """`run_locally`, or what does the same on a Ray cluster, which is only imported then."""
+    if options.runner != "ray":
+        return run_locally
     from kernelwright.suite.ray_runner import run_on_ray
 
     return run_on_ray

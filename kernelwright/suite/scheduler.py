@@ -34,20 +34,31 @@ START_SECONDS = 180.0
 MEMORY_INTERVAL_SECONDS = 0.5
 MOST_FAILED_STARTS = 3
 DEFAULT_WORK = SuiteOptions.__dataclass_fields__["work"].default
+#: Gets the record of a job; returns jobs that take its place, or None.
+Finished = Callable[[dict[str, Any]], Iterable[Job] | None]
+#: Gets a job's name, and what its work says of a part of it.
+Part = Callable[[str, dict[str, Any]], None]
+
+
+def nobody_asks(job: str, part: dict[str, Any]) -> None:
+    """Nobody asks."""
 
 
 class Scheduler:
-    """Runs jobs on ``queues``; ``finished`` gets each record, once per job. ``folder`` receives files, ``scratch`` is
-    the scheduler's own and is removed at the end."""
+    """Runs jobs on ``queues``; ``finished`` gets each record, once per job, and may return further jobs; ``part`` gets
+    what a job's work says while it runs. ``folder`` receives files, ``scratch`` is the scheduler's own and is removed
+    at the end."""
 
     def __init__(self, queues: Sequence[DeviceQueue], options: SuiteOptions, folder: Path, scratch: Path,
-                 per_device: int, finished: Callable[[dict[str, Any]], None]) -> None:
+                 per_device: int, finished: Finished, part: Part = nobody_asks) -> None:
         self.queues = list(queues)
         self.options = options
         self.folder = folder
         self.scratch = scratch
         self.per_device = per_device
-        self.finished = finished
+        #: Processes that share the machine's memory.
+        self.on_machine = per_device * len(self.queues)
+        self.finished, self.part = finished, part
         self.jobs: deque[Attempt] = deque()
         self.last: deque[Attempt] = deque()  # alone on the machine
         self.selector = selectors.DefaultSelector()
@@ -56,11 +67,14 @@ class Scheduler:
         self.memory_reserve = _reserve()
         for queue in self.queues:
             queue.prepared = options.work != DEFAULT_WORK
+            # A judge's candidates use the device by themselves, whatever their judge is at.
+            queue.stops_groups = queue.stops_groups or options.judge is not None
             queue.slots = list(range(per_device + _spare(queue), 0, -1))
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take on more jobs, to be started in this order."""
-        self.jobs.extend(Attempt(job) for job in jobs)
+        """Take on more jobs, to be started in this order; those that must be alone come last."""
+        for job in jobs:
+            (self.last if job.alone else self.jobs).append(Attempt(job, alone="machine" if job.alone else ""))
 
     @property
     def open(self) -> int:
@@ -146,7 +160,8 @@ class Scheduler:
         attempt.job.take_away(self.folder)
         worker.give(attempt, {"problem": attempt.job.problem, "path": attempt.job.path, "emitted": str(emitted),
                               "page": str(self.folder / attempt.job.page), "logs": str(self.folder / LOGS),
-                              "settings": self.options.kept_settings()})
+                              "settings": self.options.kept_settings(), "on_machine": self.on_machine,
+                              **attempt.job.given})
         running = [w for other in self.queues for w in other.workers if w.busy]
         if len(running) > 1:
             for other in running:
@@ -174,6 +189,10 @@ class Scheduler:
                     queue.leave(worker)
                 case "noisy":
                     worker.noisy = True
+                case "part":
+                    assert worker.attempt is not None
+                    worker.lap = worker.active_seconds()
+                    self.part(worker.attempt.job.problem, message["part"])
                 case "result":
                     worker.outcome = message["outcome"]
                     self._finish(queue, worker)
@@ -197,7 +216,7 @@ class Scheduler:
             retry = retry_of(worker, record)
             if retry is None:
                 leave(worker, record, self.folder)
-                self.finished(record)
+                self.add(self.finished(record) or ())
             elif retry.alone == "machine":
                 self.last.append(retry)
             else:
@@ -226,7 +245,7 @@ class Scheduler:
             return
         if not worker.ready and time.monotonic() - worker.born > START_SECONDS and worker.stopped_since is None:
             self._finish(queue, worker)
-        elif worker.busy and worker.active_seconds() > self.options.limit:
+        elif worker.busy and worker.lap_seconds() > self.options.limit:
             if worker.dumped_at is None:
                 worker.dumped_at = time.monotonic()
                 processes.send(worker.pid, signal.SIGUSR1)

@@ -73,12 +73,15 @@ class WorkerProcess:
         self.waiting: tuple[str, int] | None = None
         """The request (``lock`` or ``return``) that waits for its ``go``, with its number."""
         self.stopped_since: float | None = None
+        self.stopped_group = False
         self.stopped_processes: list[int] = []
         self.stopped = 0.0
         self.paused_since: float | None = None
         self.paused = 0.0
         """Seconds stopped or waiting, without the pause that lasts."""
         self.started = 0.0
+        self.lap = 0.0
+        """Active seconds at which what its limit counts for began: the problem, or a part of it."""
         self.ended: float | None = None
         """When its result was there, or its end was decided: ending a process takes time that is not the problem's."""
         self.started_at = ""
@@ -108,7 +111,7 @@ class WorkerProcess:
 
     def _start(self, task: Mapping[str, Any]) -> None:
         self.started = time.monotonic()
-        self.paused = 0.0
+        self.paused = self.lap = 0.0
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self.memory_kills = processes.ended_for_memory()
         self.tell(task)
@@ -166,18 +169,22 @@ class WorkerProcess:
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def stop(self, *, group: bool) -> None:
-        """Stop the main process, or everything that belongs to it. Its pause begins when it is stopped, no sooner: time
-        in which it ran and that is taken for a pause would turn its clock back."""
+        """Stop the main process, or everything that belongs to it and does not rest anyway. Its pause begins when it is
+        stopped, no sooner: time in which it ran and that is taken for a pause would turn its clock back."""
         if self.stopped_since is not None:
             return
         processes.send(self.pid, signal.SIGSTOP, group=group)
+        self.stopped_group = group
         self.stopped_since = time.monotonic()
         self.note_pause(self.stopped_since)
         self.stopped_processes = [self.pid]
-        if group:
-            self.stopped_processes = [*{self.pid, *processes.sessions().get(self.pid, ())}]
-            for process in self.stopped_processes:
+        while group:  # until nothing has been started since the last look
+            more = [p for p in processes.family(self.pid) if p not in self.stopped_processes
+                    and (p == self.pid or processes.state(p) not in ("T", "t", "Z", "X", ""))]
+            for process in more:
                 processes.send(process, signal.SIGSTOP)
+            self.stopped_processes += more
+            group = bool(more)
 
     def resume(self) -> None:
         """Let it go on. The seconds are written before it can look at them."""
@@ -188,7 +195,7 @@ class WorkerProcess:
         self.stopped_since = None
         self.note_pause(now)
         struct.pack_into("d", self.paused_memory, 0, self.stopped)
-        if len(self.stopped_processes) > 1:
+        if self.stopped_group:
             processes.send(self.pid, signal.SIGCONT, group=True)
         for process in self.stopped_processes:
             processes.send(process, signal.SIGCONT)
@@ -220,6 +227,10 @@ class WorkerProcess:
     def active_seconds(self) -> float:
         """:meth:`seconds` without those in which it was stopped or waited."""
         return self.seconds() - self.paused_seconds()
+
+    def lap_seconds(self) -> float:
+        """:meth:`active_seconds` since the part of its problem began that it is at."""
+        return self.active_seconds() - self.lap
 
     def _now(self) -> float:
         return time.monotonic() if self.ended is None else self.ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import torch
 
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
+from kernelwright.judge.check.builds import attach, prebuild
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
@@ -24,7 +25,7 @@ from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
-from kernelwright.judge.efforts import Budget, Seconds
+from kernelwright.judge.efforts import Budget, Deadline, Seconds
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
 from kernelwright.judge.sandbox.limits import Limits
@@ -89,7 +90,9 @@ class Checker:
                 if emulation.verdict is not None and emulation.finding is not None:
                     found = refused(result, emulation.verdict, emulation.finding)
                     return replace(found, seconds=seconds.by_stage), None
-            worker = seconds.during("build", lambda: Worker(path, self.problem.device, self.limits))
+            libraries = {} if emulation is not None else seconds.during(
+                "build", lambda: prebuild(path, text, self.problem.device, self.limits))
+            worker = seconds.during("build", lambda: self._started(path, libraries))
         except WorkerFailure as failure:
             return replace(failed(result, failure, text), seconds=seconds.by_stage), None
         keep = False
@@ -110,13 +113,23 @@ class Checker:
             with contextlib.suppress(WorkerFailure):
                 kept.rest()
         if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
-            kept = seconds.during("build", lambda: self._again(path))
+            kept = seconds.during("build", lambda: self._again(path, libraries))
         return replace(found, seconds=seconds.by_stage), kept
 
-    def _again(self, path: Path) -> Worker | None:
+    def _started(self, path: Path, libraries: Mapping[str, Path]) -> Worker:
+        """A process for the candidate, which has its libraries. Raises WorkerFailure."""
+        worker = Worker(path, self.problem.device, self.limits)
+        try:
+            attach(libraries, worker)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _again(self, path: Path, libraries: Mapping[str, Path]) -> Worker | None:
         """A new process with the constructed candidate; None where that fails now."""
         try:
-            worker = Worker(path, self.problem.device, self.limits)
+            worker = self._started(path, libraries)
         except WorkerFailure:
             return None
         try:
@@ -206,7 +219,9 @@ class Checker:
         if not certificate.passed:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
-            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote))
+            deadline = Deadline(self.settings.diagnose_budget)
+            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote, deadline))
+            result = replace(result, untried=_joined(tuple(deadline.untried)))
             never = self._never_ran(remote.link.worker, findings)
             if never is not None:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
@@ -281,7 +296,7 @@ class Checker:
         told = result.certificate.sentence() if result.certificate is not None else ""
         return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
 
-    def _findings(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
+    def _findings(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline) -> list[Finding]:
         """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
         misfit = find_misfit(self._make_model(), remote, self.problem.source) if certificate.state_problems else None
         if misfit is not None and not misfit.evidence["loads"]:  # values of other parameters say nothing
@@ -296,14 +311,20 @@ class Checker:
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
                                make_float64=make_float64, before=tuple(t.plan for t in certificate.trials))
-            if says_little(evidence):
+            if says_little(evidence) and deadline.allows("what it gives for other inputs"):
                 evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
-                                           make_float64=make_float64, budget_seconds=self.budget.diagnose)
-            forgets = find_forgotten(self._make_model, remote, self.problem.make_inputs, [
-                t.plan for t in certificate.trials if t.gates and not t.passed])
-            found = merge([*filter(None, (forgets,)), *find_patterns(evidence),
-                           *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
-            again_right = not found and failing.comparison is not None and not failing.comparison.passed
+                                           make_float64=make_float64,
+                                           budget_seconds=min(self.budget.diagnose, deadline.left()))
+            wrong = [t.plan for t in certificate.trials if t.gates and not t.passed]
+            forgets = (find_forgotten(self._make_model, remote, self.problem.make_inputs, wrong)
+                       if deadline.allows("from which position on it forgets") else None)
+            looked = deadline.allows("patterns of what is wrong")
+            patterns = find_patterns(evidence) if looked else []
+            hypotheses = (find_hypotheses(self.problem, evidence, self.budget.diagnose, deadline)
+                          if deadline.allows("changes of the model that give its values") else [])
+            found = merge([*filter(None, (forgets,)), *patterns, *hypotheses])
+            again_right = (looked and not found and failing.comparison is not None
+                           and not failing.comparison.passed)
             return [*([not_repeatable(failing)] if again_right else found), *also]
         except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
             return also

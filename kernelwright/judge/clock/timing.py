@@ -83,7 +83,9 @@ def time_candidates(problem: Problem, baseline: Worker, candidates: Mapping[str,
     before = environment(problem.device)
     for timed_worker in others:
         timed_worker.worker.pause()
+    waited = time.perf_counter()
     with locked_device():
+        started += time.perf_counter() - waited  # the budget is for rounds, not for others'
         note = _rounds(timed, reference, null, others, budget_seconds, started)
     floor = _floor(problem.device, floor_seconds, cached)
     timings: dict[str, CandidateTiming | Refusal] = {}

@@ -29,6 +29,7 @@ from kernelwright.judge.diagnose.evidence import Evidence
 from kernelwright.judge.diagnose.graph_values import GraphValues, NoGraph
 from kernelwright.judge.diagnose.leaf import measure, plain_tensor
 from kernelwright.judge.diagnose.targets import HOLDS, Score, Target, find_targets, joint
+from kernelwright.judge.efforts import Deadline
 from kernelwright.judge.records import Finding
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
@@ -44,8 +45,11 @@ MOST_LEFT = 0.5
 STEPS = 5
 
 
-def find_hypotheses(problem: Problem, evidence: Evidence, budget_seconds: float) -> list[Finding]:
+def find_hypotheses(problem: Problem, evidence: Evidence, budget_seconds: float,
+                    deadline: Deadline | None = None) -> list[Finding]:
     """The changes of the model that reproduce the candidate's outputs, best first; none where the model has no graph.
+
+    ``budget_seconds`` are of processor time; ``deadline`` ends the search besides, and hears what was not tried.
 
     Each finding's evidence holds ``weight`` (comparable with `patterns.find_patterns`), ``exact`` and ``explained``
     (the share of elements reproduced to rounding, and nearly), ``left`` (what remains of the error).
@@ -53,10 +57,11 @@ def find_hypotheses(problem: Problem, evidence: Evidence, budget_seconds: float)
     model = problem.make_model(0)
     if model.training is not evidence.training:
         model.train(evidence.training)
-    return explain(model, evidence, budget_seconds, file=str(problem.path) if problem.path else None)
+    return explain(model, evidence, budget_seconds, str(problem.path) if problem.path else None, deadline)
 
 
-def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: str | None = None) -> list[Finding]:
+def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: str | None = None,
+            deadline: Deadline | None = None) -> list[Finding]:
     """The same for a model that is there already; its state is overwritten with the trial's."""
     started = clock()
     if evidence.error is not None:
@@ -72,8 +77,10 @@ def explain(model: nn.Module, evidence: Evidence, budget_seconds: float, file: s
             return []
         if not targets:
             return []
-        search = _Search(values, targets, started + budget_seconds, list(_elsewhere(values, evidence)))
+        search = _Search(values, targets, started + budget_seconds, list(_elsewhere(values, evidence)),
+                         deadline or Deadline(None))
         search.run()
+        search.tell_untried()
     return search.findings()
 
 
@@ -86,8 +93,10 @@ def _elsewhere(values: GraphValues, evidence: Evidence) -> Iterator[GraphValues]
 
 
 class _Search:
-    def __init__(self, values: GraphValues, targets: list[Target], until: float, elsewhere: list[GraphValues]) -> None:
-        self.values, self.targets, self.until = values, targets, until
+    def __init__(self, values: GraphValues, targets: list[Target], until: float, elsewhere: list[GraphValues],
+                 deadline: Deadline) -> None:
+        self.values, self.targets, self.until, self.deadline = values, targets, until, deadline
+        self.left_out: list[str] = []
         self.roots = [target.node for target in targets]
         self.found: list[tuple[float, Change, Score, list[Target]]] = []
         self.tried = 0
@@ -103,23 +112,41 @@ class _Search:
 
     def _run(self, changes: list[Change], numbers_left: list[Number]) -> bool:
         """Try changes in their order; whether that ended early, for lack of time or because enough were found."""
-        for change in changes:
-            if clock() > self.until:
+        for place, change in enumerate(changes):
+            if self._is_over():
+                self._leave_out(len(changes) - place, numbers_left)
                 return True
             # Numbers are searched for before what hardly ever happens.
             if change.prior >= 2.0 and numbers_left:
-                for number in numbers_left:
-                    if clock() < self.until:
-                        self._search_number(number)
+                for at, number in enumerate(numbers_left):
+                    if self._is_over():
+                        self._leave_out(len(changes) - place, numbers_left[at:])
+                        return True
+                    self._search_number(number)
                 numbers_left = []
             exact = self._exact()
             if exact and (len(exact) >= ENOUGH or change.prior > min(exact) + 1.0):
                 return True
             self._try(change)
-        for number in numbers_left:
-            if clock() < self.until and not self.found:
+        for at, number in enumerate(numbers_left):
+            if self._is_over():
+                self._leave_out(0, numbers_left[at:])
+                return False
+            if not self.found:
                 self._search_number(number)
         return False
+
+    def _is_over(self) -> bool:
+        return clock() > self.until or self.deadline.left() <= 0
+
+    def _leave_out(self, changes: int, numbers_left: list[Number]) -> None:
+        self.left_out = [f"{count} {word}{'s' * (count != 1)}" for count, word in (
+            (changes, "change"), (len(numbers_left), "number")) if count]
+
+    def tell_untried(self) -> None:
+        """Say what there was no time for, where it could still have been the better explanation."""
+        if self.left_out and len(self._exact()) < ENOUGH:
+            self.deadline.untried.append(f"{' and '.join(self.left_out)} of the model, after {self.tried} tries")
 
     def _exact(self) -> list[float]:
         """How likely the changes are that reproduce all wrong outputs to rounding."""
@@ -202,7 +229,7 @@ class _Search:
         likely += [1 / value] if value else []
         likely += [1e-5, 1e-6, 1e-8, 1e-3, 1e-12] if abs(value) < 1e-2 else []
         for other in dict.fromkeys(likely):
-            if other != value and clock() < self.until:
+            if other != value and not self._is_over():
                 score = self._score(change := number.change(other))
                 if score.exact >= HOLDS:
                     self._keep(change, score, self.targets)
@@ -237,7 +264,7 @@ class _Search:
                 return None
             for step in (1e-3 * abs(value) or 1e-3, 1e-2 * abs(value) or 1e-2, 1e-3, 1e-2, 1e-1):
                 there = outputs(value + step)
-                if there is None or clock() > self.until:
+                if there is None or self._is_over():
                     return None
                 # A step that rounding hides tells nothing (an eps of 1e-5 beside a variance of 1).
                 moved = (there - here)[torch.isfinite(there) & torch.isfinite(here)]

@@ -163,6 +163,8 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
             _place(page, finding, candidate.file)
             if finding.fix and clean(finding.fix) != clean(fix):
                 page.paragraph(clean(finding.fix), indent=6, first="mend: ")
+        if candidate.untried:
+            page.paragraph(clean(candidate.untried), "dim", indent=4, first="not tried: ")
     if limited:
         page.heading("Right, with limits")
     for candidate in limited:

@@ -74,11 +74,12 @@ class Sandboxed:
 
 
 def start(command: list[str], folder: Path, pass_fds: tuple[int, ...], limits: Limits, environment: dict[str, str],
-          stdout_fd: int, mechanisms: Mechanisms | None = None) -> Sandboxed:
+          stdout_fd: int, mechanisms: Mechanisms | None = None, readable_files: tuple[str, ...] = ()) -> Sandboxed:
     """Start ``command`` (an absolute path first) in ``folder``, the one place that it may write to.
 
     It gets ``pass_fds`` under their own numbers, an empty standard input, and ``stdout_fd`` as both outputs.
-    ``mechanisms`` are those that work here unless given. Raises SandboxError when nothing could be started.
+    ``mechanisms`` are those that work here unless given; ``readable_files`` may be read, too. Raises SandboxError when
+    nothing could be started.
     """
     place = folder.resolve()
     (place / "tmp").mkdir(exist_ok=True)
@@ -86,7 +87,8 @@ def start(command: list[str], folder: Path, pass_fds: tuple[int, ...], limits: L
     status, status_end = os.pipe()
     control_end, control = os.pipe()
     try:
-        order = {"plan": plan(command, place, limits, mechanisms or available()).to_json(), "command": command,
+        confined = plan([*command, *readable_files], place, limits, mechanisms or available())
+        order = {"plan": confined.to_json(), "command": command,
                  "pass_fds": pass_fds, "status": status_end, "control": control_end}
         root = str(Path(__file__).parents[3])
         process = subprocess.Popen(

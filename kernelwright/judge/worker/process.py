@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.device_lock import clock
 from kernelwright.judge.sandbox import isolation, process_tree
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.worker import zygote
@@ -47,12 +48,13 @@ class WorkerFailure(Exception):
 class Worker(Exchange):
     """The process of one candidate, its folder, its shared memory and its line. A context manager; `close` ends it.
 
-    ``isolation`` says in words what confines it. Raises WorkerFailure (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not
-    start.
+    ``isolation`` says in words what confines it; ``readable`` are files that it may read besides. Raises WorkerFailure
+    (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not start.
     """
 
     def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
-                 cuda_visible: str | None = None) -> None:
+                 cuda_visible: str | None = None, readable: tuple[str, ...] = ()) -> None:
+        self._readable = readable
         self.candidate, self.limits = candidate, limits or Limits()
         self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
         self.source_name = source_name(candidate)
@@ -98,7 +100,7 @@ class Worker(Exchange):
         mechanisms = isolation.available(self.device.type == "cuda")
         with theirs:
             passed = (theirs.fileno(), self.inputs.descriptor, self.outputs.descriptor)
-            given = (self.limits, variables, self._printed.descriptor, mechanisms)
+            given = (self.limits, variables, self._printed.descriptor, mechanisms, self._readable)
             if forks is not None:
                 self._started = forks.start(self.folder, passed, *given)
             else:
@@ -107,7 +109,7 @@ class Worker(Exchange):
         self._printed.begin()
         self.isolation = self._process.isolation
         try:
-            parse(self._receive(time.monotonic() + START_SECONDS, "start"), None)
+            parse(self._receive(clock() + START_SECONDS, "start"), None)
         except Broken as error:
             raise self._broken(error, "start") from None
         self._own = process_tree.innermost(self._process.pid)
@@ -144,7 +146,7 @@ class Worker(Exchange):
         self._resume()
         nonce = secrets.token_hex(8)
         self._seconds = seconds
-        deadline = time.monotonic() + seconds
+        deadline = clock() + seconds
         try:
             if not self._unread and select.select([self._line], [], [], 0)[0]:
                 self._take(stage)
@@ -255,12 +257,12 @@ class Worker(Exchange):
         while b"\n" not in self._unread:
             if len(self._unread) > LONGEST_LINE:
                 raise Broken("wrote a line without an end into the judge's channel")
-            wait = max(0.0, min(self.look_seconds, deadline - time.monotonic()))
+            wait = max(0.0, min(self.look_seconds, deadline - clock()))
             if not select.select([self._line], [], [], wait)[0]:
                 self._check(deadline, stage)
                 continue
             self._take(stage)
-            if b"\n" not in self._unread and time.monotonic() > deadline:
+            if b"\n" not in self._unread and clock() > deadline:
                 self._check(deadline, stage)
         line, _, self._unread = self._unread.partition(b"\n")
         return line
@@ -279,7 +281,7 @@ class Worker(Exchange):
         """Raise WorkerFailure where a limit is passed."""
         if self._printed.flooded:
             self._flooded(stage)
-        if time.monotonic() > deadline:
+        if clock() > deadline:
             building = stage == "build"
             usual = self._seconds == (self.limits.build_seconds if building else self.limits.run_seconds)
             option = "; --limit SECONDS sets how long a build and a call may take" if usual else ""

@@ -26,7 +26,8 @@ from kernelwright.judge.sandbox.confine import InForce, Mechanisms
 from kernelwright.judge.sandbox.limits import Limits
 
 _BOOT = "import sys; sys.path.append({root!r}); from kernelwright.judge.worker.zygote_process import main; main({line})"
-_READY_SECONDS, _START_SECONDS, _END_SECONDS = 120.0, 30.0, 10.0
+#: Long enough for a process that others stop while they measure (``device_lock.py``).
+_READY_SECONDS, _START_SECONDS, _END_SECONDS = 300.0, 300.0, 10.0
 #: Variables that are read when PyTorch is loaded: workers that differ in one of them have different zygotes.
 _EARLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", "LD_LIBRARY_PATH", "LANG",
           "LC_ALL")
@@ -85,12 +86,13 @@ class Zygote:
             raise
 
     def start(self, folder: Path, pass_fds: tuple[int, ...], limits: Limits, environment: dict[str, str],
-              stdout_fd: int, mechanisms: Mechanisms) -> Forked:
-        """Fork a worker that serves the descriptors ``pass_fds`` (line, inputs, outputs), confined to ``folder``.
+              stdout_fd: int, mechanisms: Mechanisms, readable: tuple[str, ...] = ()) -> Forked:
+        """Fork a worker that serves the descriptors ``pass_fds`` (line, inputs, outputs), confined to ``folder``, which
+        may read the files ``readable``, too.
 
         Raises SandboxError.
         """
-        plan = isolation.plan([], folder.resolve(), limits, mechanisms)
+        plan = isolation.plan([*readable], folder.resolve(), limits, mechanisms)
         plan = replace(plan, protected=(*plan.protected, self.pid, -self.pid))
         (folder / "tmp").mkdir(exist_ok=True)
         status, status_end = os.pipe()

@@ -15,6 +15,7 @@ from kernelwright import cli
 from kernelwright.judge import run as judge_run
 from kernelwright.judge.clock.timing import Clocked
 from kernelwright.judge.records import CandidateResult, Finding, Refusal
+from kernelwright.judge.report.text import render_text
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
@@ -126,6 +127,30 @@ def get_inputs():
 def get_init_inputs():
     return [8, 16]
 """
+
+
+def test_a_verdict_alone_is_the_same_verdict(folder, judged):
+    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5, verdict_only=True)
+    alone = kernelwright.judge_files(folder / "problem.py", [folder / "candidates"], settings)
+    assert [VERDICTS[c.verdict].family for c in alone.candidates] == \
+        [VERDICTS[c.verdict].family for c in judged.candidates]
+    for found, usual in zip(alone.candidates, judged.candidates, strict=True):
+        assert found.timing is None and found.reason
+        trials = [c.certificate.trials if c.certificate else () for c in (found, usual)]
+        if found.verdict.startswith("WRONG"):  # the first trial that is wrong is the last
+            assert [t.passed for t in trials[0] if t.gates].count(False) == 1
+            assert len(trials[0]) <= len(trials[1])
+    assert_fits(json.loads(json.dumps(alone.to_json(), allow_nan=False)), "judge")
+
+
+def test_a_diagnosis_ends_with_its_budget_and_says_what_was_not_tried(folder):
+    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5, time=False, diagnose_budget=1e-9)
+    result = kernelwright.judge_files(folder / "problem.py", [folder / "candidates" / "no_scale.py"], settings)
+    cut, = result.candidates
+    assert cut.verdict == "WRONG-NUMERIC" and "problem.py:12" not in cut.reason
+    for words in ("patterns", "changes of the model"):
+        assert words in cut.untried.lower()
+    assert f"not tried: {cut.untried[:20]}" in render_text(result, width=200)
 
 
 def test_recurrent_layers_have_the_parameters_that_the_judge_draws(tmp_path):

@@ -19,6 +19,7 @@ from places import ROOT
 
 from kernelwright import cli, errors
 from kernelwright.judge.candidates import MOST_BYTES, find_candidates
+from kernelwright.judge.efforts import budget_of
 from kernelwright.judge.records import SCHEMA, CandidateResult
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
@@ -127,12 +128,13 @@ def test_options_reach_the_judge(command: SimpleNamespace) -> None:
     status, _, _ = command.run(
         "model.py", "other.py", "set", "--seed", "7", "--effort", "thorough", "--precision", "any", "--backward",
         "--own-kernels", "--target", "cpp", "--threads", "2", "--no-time", "--tiny", "--limit", "9.5", "--memory", "2",
-        "--quiet")
+        "--diagnose-budget", "3", "--quiet")
     assert status == 0
     (path, candidates, settings), = command.asked
     assert path == Path("model.py") and len(candidates) == 4
     assert settings == JudgeSettings(seed=7, effort="thorough", precision="any", backward=True, own_kernels=True,
-                                     target="cpp", threads=2, time=False, tiny=True, limit=9.5, memory=2.0, quiet=True)
+                                     target="cpp", threads=2, time=False, tiny=True, limit=9.5, memory=2.0, quiet=True,
+                                     diagnose_budget=3.0)
     limits = settings.limits()
     assert (limits.build_seconds, limits.run_seconds, limits.memory_bytes) == (9.5, 9.5, 2 << 30)
     assert JudgeSettings().limits().memory_bytes is None and JudgeSettings().limits().build_seconds > 60
@@ -141,7 +143,8 @@ def test_options_reach_the_judge(command: SimpleNamespace) -> None:
 @pytest.mark.parametrize("option", [
     ["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"], ["--seed", "-1"], ["--threads", "0"],
     ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"], ["--output", "result.txt"],
-    ["--device", "-1"], ["--device", "0", "--target", "cpp"]], ids=" ".join)
+    ["--device", "-1"], ["--device", "0", "--target", "cpp"], ["--diagnose-budget", "-1"],
+    ["--diagnose-budget", "5", "--verdict-only"]], ids=" ".join)
 def test_values_that_options_do_not_take(option: list[str], command: SimpleNamespace) -> None:
     status, out, err = command.run("model.py", "other.py", *option, "--json", "--quiet")
     assert status == 2 and f"error KW403: {option[0]} cannot be" in err and command.asked == []
@@ -161,6 +164,14 @@ def test_the_seed_is_drawn_anew_and_told_only_with_the_verdicts(command: SimpleN
     assert seeds[0] != seeds[1] and all(0 <= seed < 2**48 for seed in seeds)
     for seed, (_, out, err) in zip(seeds, outputs):
         assert f"--seed {seed}" in out and str(seed) not in err
+
+
+def test_only_the_verdict_leaves_out_all_that_is_no_verdict() -> None:
+    settings = JudgeSettings(verdict_only=True)
+    budget, usual = budget_of(settings), budget_of(JudgeSettings())
+    assert not settings.time and budget.diagnose == 0 < budget.check < usual.check and budget.profile == usual.profile
+    assert JudgeSettings(verdict_only=True, time=False, diagnose_budget=0).as_json()["verdict_only"]
+    assert budget_of(JudgeSettings(diagnose_budget=3.5)) == dataclasses.replace(usual, diagnose=3.5)
 
 
 def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -646,6 +646,17 @@ def test_an_answer_that_comes_by_the_byte_has_a_time_limit(judged):
     assert failed.value.verdict == "CRASH-TIMEOUT"
 
 
+def test_limits_go_by_a_clock_that_stands_still_while_the_judge_is_stopped(judged, monkeypatch):
+    """In a suite that is while another process has the device to itself (`device_lock.clock`)."""
+    case = judged(forward("time.sleep(1.5); return x"), limits=Limits(build_seconds=240, run_seconds=1))
+    monkeypatch.setattr("kernelwright.judge.worker.process.clock", lambda: 0.0)
+    call(case, torch.ones(3))
+    monkeypatch.undo()
+    with pytest.raises(WorkerFailure) as failed:
+        call(case, torch.ones(3))
+    assert failed.value.verdict == "CRASH-TIMEOUT"
+
+
 def test_a_request_that_is_interrupted_accuses_nobody(judged):
     """The answer that is under way then is nobody's: the process is asked nothing more."""
     case = judged(forward("time.sleep(0.2); return x"))

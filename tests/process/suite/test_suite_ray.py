@@ -13,7 +13,9 @@ from places import ROOT, TESTS
 from propose_tools import MODEL
 
 from kernelwright import errors
+from kernelwright.judge.settings import JudgeSettings
 from kernelwright.settings import Settings
+from kernelwright.suite import judge_runner
 from kernelwright.suite.jobs import find_jobs
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.parcels import OUTPUT, at_node, for_node, run_folder, unpacked
@@ -157,3 +159,22 @@ def test_what_goes_to_a_node(tmp_path):
     unpacked(for_node("one", propose, output), node)
     assert answers_of(Path(there["from"]), "one").read_text() == "another one"
     assert not run_folder("one", node / OUTPUT).exists(), "what is finished stays where it is"
+
+
+def test_candidates_of_a_set_are_judged_once_each(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(judge_runner, "WORK", "suite_work:judge")
+    problem = tmp_path / "set" / "p"
+    problem.mkdir(parents=True)
+    texts = {"problem": "m = 1", "a": "x = 1", "b": "verdict = 'WRONG-NUMERIC'", "dies": "import os; os._exit(7)"}
+    for name, text in texts.items():
+        (problem / f"{name}.py").write_text(text)
+    options = SuiteOptions(output=tmp_path / "out", devices=("cpu",), workers=1, runner="ray")
+    result = judge_runner.judge_set(tmp_path / "set", JudgeSettings(target="cpp"), options)
+    assert [(r["id"], r["verdict"]) for r in result.records] == [
+        ("p/a", "OK"), ("p/b", "WRONG-NUMERIC"), ("p/dies", "JUDGE-ERROR")]
+    assert [r["result"]["reason"] for r in result.records[:2]] == ["a", "b"], "a node's copy has the candidate's name"
+    assert result.records[0]["result"]["file"] == str(problem / "a.py")
+    begun = (problem / "journal.txt").read_text().split()
+    assert {name: begun.count(name) for name in texts if name != "problem"} == {
+        "a": 1, "b": 1, "dies": judge_runner.MOST_ATTEMPTS}
+    assert judge_runner.judge_set(tmp_path / "set", JudgeSettings(target="cpp"), options).judged == 1

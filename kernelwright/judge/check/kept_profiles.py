@@ -1,0 +1,70 @@
+"""Problem profiles on disk, so that each process of a run, and the next run with the same seed, need not make them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kernelwright.judge.check.problem_profile import ProblemProfile
+from kernelwright.judge.settings import JudgeSettings
+from kernelwright.problem import Problem
+from kernelwright.roofline.peaks import current_device
+from kernelwright.version import VERSION
+
+
+def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: Callable[[], ProblemProfile]
+                 ) -> ProblemProfile:
+    """The profile of ``problem`` that ``folder`` keeps, or what ``make`` returns, which is kept from now on.
+
+    It is found again under the same texts (the problem's, and those of modules that stand beside it), seed, settings,
+    device and versions. Only processes of the judge may write to ``folder``: what stands there is unpickled, and no
+    candidate can reach it. Raises what ``make`` raises; a folder that cannot be written keeps nothing.
+    """
+    file = folder / f"{_key(problem, settings)}.profile"
+    try:
+        kept = pickle.loads(file.read_bytes())
+        if isinstance(kept, ProblemProfile):
+            return kept
+    except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError):
+        pass  # there is none, or one of another version
+    profile = make()
+    _keep(file, pickle.dumps(profile))
+    return profile
+
+
+def _key(problem: Problem, settings: JudgeSettings) -> str:
+    kind = "cuda" if problem.device.type == "cuda" else "cpu"
+    told = [problem.name, settings.seed, settings.effort, settings.tiny, settings.model, torch.get_num_threads(),
+            current_device(kind).name, str(problem.device), VERSION, torch.__version__, sys.version]
+    return hashlib.sha256(json.dumps([told, _texts(problem)]).encode()).hexdigest()[:40]
+
+
+def _texts(problem: Problem) -> list[str]:
+    """Hashes of the problem's file, and of the imported modules that stand in its folder or below."""
+    if problem.path is None:
+        return []
+    own, beside = Path(problem.path).resolve(), set[Path]()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and own.parent in (path := Path(file).resolve()).parents:
+            beside.add(path)
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in (own, *sorted(beside - {own})) if path.is_file()]
+
+
+def _keep(file: Path, content: bytes) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(dir=file.parent)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        os.replace(part, file)
+    except OSError:
+        return
