@@ -15,6 +15,7 @@ from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
+from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
 from kernelwright.judge.check.precision import FLOAT32, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
@@ -23,7 +24,7 @@ from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
-from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
+from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason, weight
 from kernelwright.judge.efforts import Budget, Seconds
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
@@ -50,6 +51,24 @@ from kernelwright.verify.tolerance import Tolerance
 ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign", of_size=0.1)
 #: Share of free memory in which the model's results may wait for the next candidate.
 KEPT_SHARE = 1 / 16
+#: From this weight on a finding explains the results of parameters that could not be loaded.
+TELLING = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is known of a candidate once it is constructed: whether its constructor makes other fixed values (in words,
+    see `otherwise_made`), and how its state differs from the model's. ``more``: another limit."""
+
+    otherwise: str
+    misfit: Finding | None
+    own: OwnState | None
+    more: str = ""
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What limits a candidate that is right, in words."""
+        return self.otherwise, self.own.limit() if self.own is not None else "", self.more
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +156,10 @@ class Checker:
             training = self.profile.training
             remote = seconds.during("build", lambda: RemoteCandidate(
                 worker, self.problem, self.profile.seed, training))
-            made = otherwise_made(self.fixed, remote)
+            model = self._make_model()
+            misfit = find_misfit(model, remote, self.problem.source)
+            made = _Made(otherwise_made(self.fixed, remote), misfit, own_state(model, remote, misfit, self.fixed))
+            del model
             certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
             if worker.failure is not None:
                 return replace(failed(result, worker.failure, text), certificate=certificate)
@@ -186,7 +208,7 @@ class Checker:
                     wanted=problem_profile.wanted(self.profile), budget_seconds=self.budget.check,
                     tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT,
                     informative=INFORMATIVE, check_gradients=self.settings.backward,
-                    stop_at_failure=not self.budget.diagnose, must_fit=True)
+                    stop_at_failure=not self.budget.diagnose, must_fit=True, require_state=False)
 
     def _make_model(self) -> torch.nn.Module:
         return self.problem.make_model(self.profile.seed)
@@ -201,12 +223,12 @@ class Checker:
                        make_float64=self._make_float64, kept=self.kept)
 
     def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
-                made: str) -> CandidateResult:
-        """What the check's outcome means. made: see `otherwise_made`."""
+                made: _Made) -> CandidateResult:
+        """What the check's outcome means."""
         if not certificate.passed:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
-            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote))
+            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote, made.misfit))
             never = self._never_ran(remote.link.worker, findings)
             if never is not None:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
@@ -217,11 +239,13 @@ class Checker:
                 beyond = [t.plan for t in again.trials if t.gates and not t.passed] if _loses_range(again) else []
                 if again.passed or (beyond and all(map(self._leaves_half, beyond))):
                     kinds = ", ".join(dict.fromkeys(plan.kind for plan in beyond))
-                    made = "; ".join(filter(None, (made, f"its numbers of 16 bits leave their range on inputs {kinds}"
-                                                   if beyond else "")))
+                    made = replace(made, more=f"its numbers of 16 bits leave their range on inputs {kinds}"
+                                   if beyond else "")
                     again = replace(again, passed=True, why=())
                     result = replace(result, certificate=again, precision=precision_class(again))
                     return self._right(result, remote, seconds, made)
+            if verdict == "WRONG-PARAMETERS" and (stale := stale_copy(self._make_model(), remote)) is not None:
+                findings.insert(1, stale)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
@@ -257,41 +281,60 @@ class Checker:
                         for f in findings)
         return unlaunched(worker, self.problem) if unwritten and worker.failure is None else None
 
-    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: str
+    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: _Made
                ) -> CandidateResult:
         """Right on its trials: what other layouts, sizes and sequences of calls show."""
         tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
             self._plan().tolerance_for("normal")
         worker = remote.link.worker
         distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
+        loads = made.own is None or made.own.loads
+        tried = [v for v in variants(self.problem, self.profile.seed, distribution)
+                 if loads or not v.changes_parameters]
         checked = seconds.during("check", lambda: check_variants(
-            self._make_model, remote, self.problem, variants(self.problem, self.profile.seed, distribution), tolerance,
-            self.budget.variants, both_alive=False, let_go=self.kept.forget, make_second=lambda: RemoteCandidate(
-                worker, self.problem, self.profile.seed + 1, self.profile.training, load=False)))
+            self._make_model, remote, self.problem, tried, tolerance, self.budget.variants, both_alive=False,
+            let_go=self.kept.forget, make_second=lambda: self._instance(worker, self.profile.seed + 1)))
         for variant in checked:
             if variant.gates and variant.wrong:
                 if worker.failure is not None:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, self.profile.forgets, made,
+        if made.own is not None and not loads:
+            own, plan = made.own, replace(self._plan(), tolerance=tolerance)
+            wrong = seconds.during("check", lambda: follow(
+                self.problem.make_model, lambda seed: self._instance(worker, seed), self.problem.make_inputs,
+                self.profile.seed, plan, own))
+            if wrong is not None:
+                findings = (wrong, *filter(None, (made.misfit,)))
+                return replace(refused(result, "WRONG-PARAMETERS", wrong), findings=(*findings, *result.findings))
+            seconds.during("build", lambda: self._instance(worker, self.profile.seed))  # the one that is timed
+        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, self.profile.forgets, *made.limits,
                                                    *limits_of(result.certificate), *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""
         return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
 
-    def _findings(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
+    def _instance(self, worker: Worker, seed: int) -> RemoteCandidate:
+        """Another instance of ModelNew in the place of the one before."""
+        return RemoteCandidate(worker, self.problem, seed, self.profile.training, load=False)
+
+    def _findings(self, certificate: Certificate, remote: RemoteCandidate, misfit: Finding | None) -> list[Finding]:
         """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
-        misfit = find_misfit(self._make_model(), remote, self.problem.source) if certificate.state_problems else None
-        if misfit is not None and not misfit.evidence["loads"]:  # values of other parameters say nothing
-            return [misfit]
-        also = [] if misfit is None else [misfit]
+        found = self._explanations(certificate, remote)
+        if misfit is None:
+            return found
+        # Values of other parameters say nothing, unless what is wrong with them reproduces the output.
+        first = not misfit.evidence["loads"] and not any(weight(f) >= TELLING for f in found if f.source == "run")
+        return [misfit, *found] if first else [*found, misfit]
+
+    def _explanations(self, certificate: Certificate, remote: RemoteCandidate) -> list[Finding]:
         failing = failing_trial(certificate) if self.budget.diagnose else None
         if failing is None:
-            return also
+            return []
         if (other := other_computation(certificate)) is not None:
-            return [other, *also]
+            return [other]
         make_float64 = self._make_float64 if float64_is_right([failing.reference]) else _no_float64
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
@@ -304,9 +347,9 @@ class Checker:
             found = merge([*filter(None, (forgets,)), *find_patterns(evidence),
                            *find_hypotheses(self.problem, evidence, self.budget.diagnose)])
             again_right = not found and failing.comparison is not None and not failing.comparison.passed
-            return [*([not_repeatable(failing)] if again_right else found), *also]
+            return [not_repeatable(failing)] if again_right else found
         except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
-            return also
+            return []
 
 
 def kept_for(problem: Problem) -> Kept:
