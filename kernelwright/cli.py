@@ -240,6 +240,7 @@ def judge(
     precision: options.Policy = "match",
     backward: options.Backward = False,
     own_kernels: options.OwnKernels = False,
+    rules: options.Rules = "kernelwright",
     target: options.Place = "auto",
     device: options.Device = None,
     threads: options.Threads = None,
@@ -265,9 +266,9 @@ def judge(
         silence_torch()
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
-            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time, "tiny": tiny,
-            "model": model, "limit": limit, "memory": memory, "output": output, "force": force, "json": json,
-            "quiet": quiet}
+            "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
+            "tiny": tiny, "model": model, "limit": limit, "memory": memory, "output": output, "force": force,
+            "json": json, "quiet": quiet}
         settings = JudgeSettings(**given)
         result = judge_files(path, candidates, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status

@@ -103,6 +103,9 @@ JudgeEffort = Annotated[str, typer.Option(
 Policy = Annotated[str, typer.Option(
     "--precision", metavar="match|strict|any", help="match: never less accurate than the model as PyTorch runs it; "
     "strict: float32; any: TF32 and 16-bit arithmetic too, ranked in classes of their own.")]
+Rules = Annotated[str, typer.Option(
+    "--rules", metavar="kernelwright|kernelbench|flashinfer|all", help="State beside the verdict what the rules of "
+    "others say; several with commas between them.")]
 Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, too.")]
 OwnKernels = Annotated[bool, typer.Option(
     "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]

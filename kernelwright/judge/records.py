@@ -82,6 +82,19 @@ class CandidateTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class ByRules:
+    """What a candidate is worth by the rules of another evaluator. ``right`` is None where that could not be tried;
+    ``why`` says what is wrong, or why not, and is empty where it is right. ``passed`` of ``trials`` were right."""
+
+    rules: str
+    title: str
+    right: bool | None
+    why: str
+    passed: int = 0
+    trials: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateResult:
     """The verdict on one file. ``reason`` is one sentence that a person, or a model asked to repair it, can act on;
     ``fix`` what would mend it. ``limits`` are the limits of OK-BUT. ``precision`` is float32, tf32 or 16-bit."""
@@ -104,6 +117,9 @@ class CandidateResult:
     """From 1; candidates that cannot be told apart share one. None where there is no time."""
     rank_class: str | None = None
     """Candidates are ranked within their class: own kernels or library-backed, and the precision."""
+
+    by_rules: tuple[ByRules, ...] = ()
+    """What the rules of others say, where they were asked for."""
 
     @property
     def own_share(self) -> float | None:

@@ -11,6 +11,7 @@ import torch
 
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, NoCudaDevice
+from kernelwright.judge import rules as rule_sets
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.settings import Effort, Target, settings_of
 from kernelwright.verify.plain import plain
@@ -55,6 +56,9 @@ class JudgeSettings:
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
     """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
+    rules: str = rule_sets.OWN
+    """kernelwright: our own verdict alone; kernelbench, flashinfer, several with commas between them, or all: what the
+    rules of others say stands beside it."""
     limit: float | None = None
     """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
     memory: float | None = None
@@ -72,6 +76,11 @@ class JudgeSettings:
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
+        try:
+            rule_sets.chosen(self.rules)
+        except (ValueError, AttributeError):
+            raise _invalid("rules", self.rules, f"{', '.join(rule_sets.NAMES)}, or several with commas between them",
+                           rule_sets.OWN) from None
         for name in ("backward", "own_kernels", "time"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
@@ -99,6 +108,11 @@ class JudgeSettings:
         if index >= count:
             raise NoCudaDevice(device=f"cuda:{index}", found=f"PyTorch sees {count} CUDA device(s)")
         return torch.device("cuda", index)
+
+    @property
+    def other_rules(self) -> tuple[rule_sets.RuleSet, ...]:
+        """The sets of rules that are asked for beside our own."""
+        return rule_sets.chosen(self.rules)
 
     def limits(self) -> Limits:
         """What a candidate's process may use."""

@@ -11,6 +11,7 @@ import torch
 
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
+from kernelwright.judge.check.by_rules import judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
@@ -93,6 +94,12 @@ class Checker:
     def check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
         """The verdict on one file, without times; and its process, if it passed and is to be timed, which the caller
         closes. Nothing that a candidate does is raised."""
+        found, worker = self._check(path)
+        if not found.by_rules:
+            found = replace(found, by_rules=tuple(not_tried(r, found.verdict) for r in self.settings.other_rules))
+        return found, worker
+
+    def _check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
         seconds = Seconds()
         result = CandidateResult(str(path), "JUDGE-ERROR", "")
         text = path.read_text(encoding="utf-8-sig", errors="replace")
@@ -118,6 +125,8 @@ class Checker:
                 found = replace(found, verdict="JUDGE-NO-DEVICE", reason="Its CUDA kernels take too long by emulation "
                                 "on the CPU, and there is no GPU here.",
                                 fix="Judge it where there is a GPU, or with --tiny.")
+            if self.settings.other_rules and VERDICTS[found.verdict].family not in ("BUILD", "JUDGE"):
+                found = seconds.during("rules", lambda: self._with_other_rules(found, path, worker, emulation))
             keep = self.settings.time and VERDICTS[found.verdict].passed and emulation is None
         except KernelwrightError as error:  # the problem's own fault, or this machine's: nobody else's
             found = replace(result, reason=f"The judge could not go on: {error}")
@@ -131,6 +140,34 @@ class Checker:
         if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
             kept = seconds.during("build", lambda: self._again(path))
         return replace(found, seconds=seconds.by_stage), kept
+
+    def _with_other_rules(self, found: CandidateResult, path: Path, worker: Worker, emulation: Emulation | None
+                          ) -> CandidateResult:
+        """``found`` with what the rules of others say; in the candidate's process, or in another where it has ended.
+        The instance that was checked is constructed anew."""
+        own, loaded = worker, worker.failure is None
+
+        def construct(seed: int, dtype: torch.dtype | None) -> RemoteCandidate:
+            nonlocal own, loaded
+            if own.failure is not None:
+                if own is not worker:
+                    own.close()
+                own, loaded = Worker(path, self.problem.device, self.limits), False
+                if emulation is not None:
+                    emulation.attach(own)
+            load, loaded = not loaded, True
+            return RemoteCandidate(own, self.problem, seed, self.profile.training, load=load, dtype=dtype)
+
+        try:
+            by_rules = tuple(judged_by(rules, self.problem, construct, self.profile.seed)
+                             for rules in self.settings.other_rules)
+        finally:
+            if own is not worker:
+                own.close()
+        if worker.failure is None:
+            with contextlib.suppress(CandidateRaised, WorkerFailure):
+                self._instance(worker, self.profile.seed)
+        return replace(found, by_rules=by_rules)
 
     def _again(self, path: Path) -> Worker | None:
         """A new process with the constructed candidate; None where that fails now."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
+from kernelwright.judge.report.by_rules import differs, sentence, word
 from kernelwright.judge.report.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
@@ -34,6 +35,7 @@ def render_text(result: JudgeResult, *, colour: bool = False, width: int = 100) 
     _headline(page, result)
     _verdicts(page, result.candidates, names)
     _reasons(page, result.candidates, names)
+    _by_rules(page, result.candidates, names)
     _ranking(page, result, names)
     _basis(page, result)
     return page.text()
@@ -92,6 +94,10 @@ def _verdicts(page: Page, candidates: Sequence[CandidateResult], names: dict[str
         head += ["time", "speed-up", "floor", "own"]
         for row, candidate in zip(cells, candidates):
             row += _measured(candidate.timing)
+    for index, title in enumerate(_titles(candidates)):
+        head.append(title)
+        for row, candidate in zip(cells, candidates):
+            row.append(word(candidate.by_rules[index]))
     page.line()
     _named_table(page, [names[c.file] for c in candidates], cells, head,
                  [_colour(c) for c in candidates])
@@ -169,6 +175,23 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
         page.paragraph(f"{names[candidate.file]}: {candidate.verdict}", _colour(candidate), hanging=4)
         for limit in [*candidate.limits, *_note(candidate)]:
             page.paragraph(clean(limit), indent=4, hanging=2)
+
+
+def _titles(candidates: Sequence[CandidateResult]) -> list[str]:
+    """What the sets of rules are called that were asked for beside ours."""
+    return [found.title for found in candidates[0].by_rules] if candidates else []
+
+
+def _by_rules(page: Page, candidates: Sequence[CandidateResult], names: dict[str, str]) -> None:
+    """Where the rules of others and ours disagree, each candidate's sentence; of the others, their number."""
+    for index, title in enumerate(_titles(candidates)):
+        page.heading(f"By {title}'s rules")
+        told = [c for c in candidates if differs(c, c.by_rules[index]) or c.by_rules[index].right is None]
+        for candidate in told:
+            page.paragraph(clean(sentence(candidate, candidate.by_rules[index])), first=f"{names[candidate.file]}: ",
+                           hanging=4)
+        if len(told) < len(candidates):
+            page.paragraph(f"{units.counted(len(candidates) - len(told), 'candidate')} as by ours.", "dim")
 
 
 def _note(candidate: CandidateResult) -> list[str]:
