@@ -249,6 +249,7 @@ def judge(
     model: options.Model = None,
     limit: options.StageLimit = None,
     memory: options.CandidateMemory = None,
+    prompt: options.Prompt = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -267,9 +268,14 @@ def judge(
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
             "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
-            "tiny": tiny, "model": model, "limit": limit, "memory": memory, "output": output, "force": force,
-            "json": json, "quiet": quiet}
+            "tiny": tiny, "model": model, "limit": limit, "memory": memory, "prompt": prompt, "output": output,
+            "force": force, "json": json, "quiet": quiet}
         settings = JudgeSettings(**given)
+        if prompt:
+            from kernelwright.propose.repair import render_prompts, with_prompts
+
+            result = judge_files(path, candidates, settings, progress, lambda r: with_prompts(r, path, settings))
+            return lambda: render_prompts(result), result.to_json, result.exit_status
         result = judge_files(path, candidates, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status
 

@@ -114,6 +114,9 @@ Place = Annotated[str, typer.Option(
     "the CPU; auto is cuda where PyTorch sees a CUDA device.")]
 Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
 NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no times, no ranks.")]
+Prompt = Annotated[bool, typer.Option(
+    "--prompt", help="Print, in place of the report, a prompt for each candidate that is not right: it asks a language "
+    "model to mend what was found.")]
 StageLimit = Annotated[float | None, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
     "60.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kernelwright.emit.write import write_file
@@ -15,8 +15,10 @@ from kernelwright.settings import check_output
 
 
 def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeSettings | None = None,
-                progress: Progress | None = None) -> JudgeResult:
+                progress: Progress | None = None, finish: Callable[[JudgeResult], JudgeResult] | None = None
+                ) -> JudgeResult:
     """Judge the candidates among ``given`` (files and folders), and write the document where that was asked for.
+    ``finish`` may add to the result before.
 
     Raises what :func:`find_candidates` raises, the coded errors of the model's file, and OutputFolderUnusable (KW401)
     or OutputExists (KW402): before anything runs, where that can be known.
@@ -32,6 +34,8 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
     from kernelwright.judge.run import judge
 
     result = judge(Path(model), candidates, settings, progress)
+    if finish is not None:
+        result = finish(result)
     if settings.output is not None:
         document = json.dumps(result.to_json(), indent=1, allow_nan=False)
         write_file(settings.output, document + "\n", force=settings.force)

@@ -120,6 +120,8 @@ class CandidateResult:
 
     by_rules: tuple[ByRules, ...] = ()
     """What the rules of others say, where they were asked for."""
+    prompt: str = ""
+    """A prompt that asks for a repair, where one was asked for and the candidate is not right."""
 
     @property
     def own_share(self) -> float | None:

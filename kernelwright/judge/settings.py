@@ -20,7 +20,7 @@ PRECISIONS = ("match", "strict", "any")
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
-SHOWN = ("output", "force", "quiet", "json")
+SHOWN = ("prompt", "output", "force", "quiet", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,8 @@ class JudgeSettings:
     """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
+    prompt: bool = False
+    """Whether the command prints prompts that ask for repairs, in place of the report."""
     output: Path | None = None
     """File that gets the JSON document, or None."""
     force: bool = False
@@ -81,7 +83,7 @@ class JudgeSettings:
         except (ValueError, AttributeError):
             raise _invalid("rules", self.rules, f"{', '.join(rule_sets.NAMES)}, or several with commas between them",
                            rule_sets.OWN) from None
-        for name in ("backward", "own_kernels", "time"):
+        for name in ("backward", "own_kernels", "time", "prompt"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
         for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):

@@ -156,7 +156,8 @@ def test_names_without_the_common_folder(files: list[str], shown: list[str]) -> 
 FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "problem_profile", "selftest", "isolation",
           "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
-                    "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate", "by_rules"}
+                    "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate",
+                    "by_rules", "prompt"}
 
 
 def test_document_has_everything_and_only_finite_numbers() -> None:
