@@ -250,6 +250,7 @@ def judge(
     limit: options.StageLimit = None,
     memory: options.CandidateMemory = None,
     prompt: options.Prompt = False,
+    known: options.Known = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -269,7 +270,7 @@ def judge(
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
             "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
             "tiny": tiny, "model": model, "limit": limit, "memory": memory, "prompt": prompt, "output": output,
-            "force": force, "json": json, "quiet": quiet}
+            "known": tuple(known or ()), "force": force, "json": json, "quiet": quiet}
         settings = JudgeSettings(**given)
         if prompt:
             from kernelwright.propose.repair import render_prompts, with_prompts

@@ -117,6 +117,9 @@ NoTime = Annotated[bool, typer.Option("--no-time", help="Give verdicts only: no 
 Prompt = Annotated[bool, typer.Option(
     "--prompt", help="Print, in place of the report, a prompt for each candidate that is not right: it asks a language "
     "model to mend what was found.")]
+Known = Annotated[list[Path] | None, typer.Option(
+    "--known", metavar="PATH", help="A file or folder with which candidates' texts are compared; read, never run; may "
+    "be given several times.")]
 StageLimit = Annotated[float | None, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
     "60.")]

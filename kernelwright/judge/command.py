@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kernelwright.emit.write import write_file
@@ -29,6 +30,8 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
     """
     settings, progress = settings or JudgeSettings(), progress or Progress()
     candidates = find_candidates(Path(model), [Path(path) for path in given])
+    if settings.known:
+        settings = replace(settings, known=tuple(find_candidates(Path(model), settings.known)))
     if settings.output is not None:
         check_output(settings.output, settings.force)
     from kernelwright.judge.run import judge

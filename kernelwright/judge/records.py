@@ -69,6 +69,8 @@ class CandidateTiming:
     """Numbers of the rounds of ``samples``, counted over the whole run. Empty: 0, 1, 2, ..., all timed together."""
     graph: bool = False
     """Whether its calls launch a CUDA graph that it recorded before, as a profile of some calls shows."""
+    sol_score: float | None = None
+    """SOL-ExecBench's score with eager as its baseline and our limit; None where one of them is not known."""
 
     @property
     def by_round(self) -> dict[int, float]:
@@ -92,6 +94,25 @@ class ByRules:
     why: str
     passed: int = 0
     trials: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A text that a candidate's is near to. ``share``: of the runs of tokens that they have in common, from 0 to 1;
+    ``of``: candidate, problem (the model's file) or known. ``words`` stand between the two names."""
+
+    file: str
+    share: float
+    of: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriedShape:
+    """Whether a candidate is right for inputs of a shape: ``words`` say which."""
+
+    words: str
+    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +143,10 @@ class CandidateResult:
     """What the rules of others say, where they were asked for."""
     prompt: str = ""
     """A prompt that asks for a repair, where one was asked for and the candidate is not right."""
+    alike: tuple[Alike, ...] = ()
+    """Texts that its own is near to, the nearest first."""
+    shapes: tuple[TriedShape, ...] = ()
+    """The shapes of inputs that one that passed was tried with: the problem's own first, then other batch sizes."""
 
     @property
     def own_share(self) -> float | None:

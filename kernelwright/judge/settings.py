@@ -59,6 +59,9 @@ class JudgeSettings:
     rules: str = rule_sets.OWN
     """kernelwright: our own verdict alone; kernelbench, flashinfer, several with commas between them, or all: what the
     rules of others say stands beside it."""
+    known: tuple[Path, ...] = ()
+    """Files with which candidates' texts are compared, beside each other and the model's; folders stand for those in
+    them. They are read and never run."""
     limit: float | None = None
     """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
     memory: float | None = None
@@ -96,6 +99,7 @@ class JudgeSettings:
             raise _invalid("device", self.device, f"the number of a GPU{alone}", "the first")
         if self.output is not None and Path(self.output).suffix != ".json":
             raise _invalid("output", str(self.output), "the path of a file ending in .json", "no file")
+        object.__setattr__(self, "known", tuple(Path(path) for path in self.known))
         if self.output is not None:
             object.__setattr__(self, "output", Path(self.output))
         if self.seed is None:

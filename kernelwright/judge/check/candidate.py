@@ -28,7 +28,7 @@ from kernelwright.judge.diagnose.patterns import find_patterns
 from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason, weight
 from kernelwright.judge.efforts import Budget, Seconds
 from kernelwright.judge.reading import certain, read_candidate
-from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
+from kernelwright.judge.records import CandidateResult, Finding, TriedShape, plain_allclose
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
@@ -337,6 +337,10 @@ class Checker:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
+        result = replace(result, shapes=(
+            TriedShape("the problem's own", True), *(TriedShape(v.name, v.outcome == "right") for v, tried_as in
+                                                     zip(checked, tried, strict=True)
+                                                     if tried_as.batch is not None and v.outcome != "skipped")))
         if made.own is not None and not loads:
             own, plan = made.own, replace(self._plan(), tolerance=tolerance)
             wrong = seconds.during("check", lambda: follow(

@@ -23,6 +23,8 @@ MOST_FINDINGS = 6
 LONG_NAME, LEAST_NAME = 24, 12
 #: Ties of more candidates are counted instead of listed: their ranks say it already.
 MOST_LISTED = 8
+#: Pairs of near-duplicates that are told.
+MOST_PAIRS = 20
 #: How a finding is known, as it is told. What was only read is a hint.
 SOURCES = {"run": "seen", "build": "said", "clock": "measured", "read": "hint"}
 _COLOURS = {"OK": "green", "CHEAT": "red", "WRONG": "red", "CRASH": "red", "BUILD": "red"}
@@ -217,9 +219,10 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                 if candidate.timing is None:
                     continue
                 labels.append(names[file])
-                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing)])
+                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing),
+                             "" if candidate.timing.sol_score is None else f"{candidate.timing.sol_score:.2f}"])
                 styles.append("green" if candidate.rank == 1 else "")
-        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)"), styles)
+        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)", "SOL"), styles)
         for group in groups:
             if len(group) > 1:
                 listed = ", ".join(names[file] for file in group) if len(group) <= MOST_LISTED else \
@@ -230,12 +233,44 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         if few and len(timed) > 1:
             page.paragraph(f"{few} of {len(timed)} were timed in fewer than {LEAST_ROUNDS} rounds, and so are not "
                            "shown to be slower than any other: a longer --effort ranks them.")
+    if any(c.timing is not None and c.timing.sol_score is not None for c in result.candidates):
+        page.paragraph("SOL: SOL-ExecBench's score with eager as its baseline, which has 0.5; 1 is the least time that "
+                       "the device allows.", "dim")
     if result.baseline is not None and result.ranking:
         page.paragraph(f"eager itself: {_with_intervals(result.baseline)[0]}", "dim")
     passed = [candidate for candidate in result.candidates if VERDICTS[candidate.verdict].passed]
     if passed and not result.ranking:
         page.heading("Ranking")
         page.paragraph("None: no candidate was timed.")
+    _shapes(page, passed, names)
+    _alike(page, result, names)
+
+
+def _shapes(page: Page, passed: Sequence[CandidateResult], names: dict[str, str]) -> None:
+    """At how many of the tried shapes those are right that passed."""
+    tried = [c for c in passed if len(c.shapes) > 1]
+    if tried:
+        page.paragraph("Right at so many of the shapes that were tried: " + ", ".join(
+            f"{names[c.file]} {sum(s.right for s in c.shapes)} of {len(c.shapes)}" for c in tried) + ".", hanging=4)
+
+
+def _alike(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
+    """Candidates whose texts are near to each other's, the model's or known ones; each pair once."""
+    told: set[frozenset[str]] = set()
+    lines = []
+    for candidate in result.candidates:
+        for found in candidate.alike:
+            pair = frozenset((candidate.file, found.file))
+            if pair not in told:
+                told.add(pair)
+                other = names.get(found.file) or clean(found.file, MOST_LINE)
+                lines.append(f"{names[candidate.file]} {found.words} {other}")
+    if lines:
+        page.heading("Near-duplicates")
+    for line in lines[:MOST_PAIRS]:
+        page.paragraph(line, hanging=4)
+    if len(lines) > MOST_PAIRS:
+        page.paragraph(f"and {len(lines) - MOST_PAIRS} more pairs, which the document has", "dim")
 
 
 def _with_intervals(timing: CandidateTiming) -> list[str]:

@@ -141,8 +141,8 @@ def test_options_reach_the_judge(command: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("option", [
     ["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"], ["--seed", "-1"], ["--threads", "0"],
-    ["--rules", "ours"], ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"], ["--output", "result.txt"],
-    ["--device", "-1"], ["--device", "0", "--target", "cpp"]], ids=" ".join)
+    ["--rules", "ours"], ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"],
+    ["--output", "result.txt"], ["--device", "-1"], ["--device", "0", "--target", "cpp"]], ids=" ".join)
 def test_values_that_options_do_not_take(option: list[str], command: SimpleNamespace) -> None:
     status, out, err = command.run("model.py", "other.py", *option, "--json", "--quiet")
     assert status == 2 and f"error KW403: {option[0]} cannot be" in err and command.asked == []

@@ -157,7 +157,7 @@ FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "pro
           "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
                     "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate",
-                    "by_rules", "prompt"}
+                    "by_rules", "prompt", "alike", "shapes"}
 
 
 def test_document_has_everything_and_only_finite_numbers() -> None:
