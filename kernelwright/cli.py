@@ -234,6 +234,7 @@ def judge(
     path: options.Problem,
     candidates: options.Candidates,
     output: options.Document = None,
+    report: options.JudgeReport = None,
     force: options.ReplaceDocument = False,
     seed: options.SecretSeed = None,
     effort: options.JudgeEffort = "normal",
@@ -270,7 +271,7 @@ def judge(
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
             "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
             "tiny": tiny, "model": model, "limit": limit, "memory": memory, "prompt": prompt, "output": output,
-            "known": tuple(known or ()), "force": force, "json": json, "quiet": quiet}
+            "known": tuple(known or ()), "report": report, "force": force, "json": json, "quiet": quiet}
         settings = JudgeSettings(**given)
         if prompt:
             from kernelwright.propose.repair import render_prompts, with_prompts

@@ -95,7 +95,9 @@ Candidates = Annotated[list[Path], typer.Argument(
     metavar="CANDIDATE", help="Python files that define ModelNew, or folders of them.")]
 Document = Annotated[Path | None, typer.Option(
     "--output", "-o", metavar="FILE", help="A .json file that gets the document of --json.")]
-ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+JudgeReport = Annotated[Path | None, typer.Option(
+    "--report", metavar="FILE.html", help="Write a page of all candidates, too: verdicts, times, findings and texts.")]
+ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace these files if they exist.")]
 SecretSeed = Annotated[int | None, typer.Option(
     "--seed", metavar="N", help="Seed of everything drawn; by default drawn, and told after the verdicts.")]
 JudgeEffort = Annotated[str, typer.Option(

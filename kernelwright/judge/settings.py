@@ -20,7 +20,7 @@ PRECISIONS = ("match", "strict", "any")
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
-SHOWN = ("prompt", "output", "force", "quiet", "json")
+SHOWN = ("prompt", "output", "report", "force", "quiet", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,10 @@ class JudgeSettings:
     """Whether the command prints prompts that ask for repairs, in place of the report."""
     output: Path | None = None
     """File that gets the JSON document, or None."""
+    report: Path | None = None
+    """An HTML page of all candidates, or None."""
     force: bool = False
-    """Replace ``output`` if it exists."""
+    """Replace ``output`` and ``report`` if they exist."""
     json: bool = False
     quiet: bool = False
 
@@ -97,11 +99,13 @@ class JudgeSettings:
         if self.device is not None and (kind == HOST or not 0 <= self.device < 1024):
             alone = f", and not with --target {self.target}" if kind == HOST else ""
             raise _invalid("device", self.device, f"the number of a GPU{alone}", "the first")
-        if self.output is not None and Path(self.output).suffix != ".json":
-            raise _invalid("output", str(self.output), "the path of a file ending in .json", "no file")
+        for name, ending in (("output", ".json"), ("report", ".html")):
+            if getattr(self, name) is not None and Path(getattr(self, name)).suffix != ending:
+                raise _invalid(name, str(getattr(self, name)), f"the path of a file ending in {ending}", "no file")
         object.__setattr__(self, "known", tuple(Path(path) for path in self.known))
-        if self.output is not None:
-            object.__setattr__(self, "output", Path(self.output))
+        for name in ("output", "report"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
 

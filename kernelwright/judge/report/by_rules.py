@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelwright.judge.records import ByRules, CandidateResult
 from kernelwright.judge.verdicts import VERDICTS
 
 
-def word(found: ByRules) -> str:
+def sets_of(candidates: Sequence[CandidateResult]) -> dict[str, str]:
+    """The sets of rules that were asked for beside ours: name and title."""
+    return {found.rules: found.title for candidate in candidates for found in candidate.by_rules}
+
+
+def by(candidate: CandidateResult, rules: str) -> ByRules | None:
+    """What a set of rules says of a candidate."""
+    return next((found for found in candidate.by_rules if found.rules == rules), None)
+
+
+def word(found: ByRules | None) -> str:
     """The verdict by other rules in a word."""
-    return {True: "right", False: "wrong", None: "?"}[found.right]
+    return {True: "right", False: "wrong", None: "?"}[found.right] if found is not None else ""
 
 
 def differs(candidate: CandidateResult, found: ByRules) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
-from kernelwright.judge.report.by_rules import differs, sentence, word
+from kernelwright.judge.report.by_rules import by, differs, sentence, sets_of, word
 from kernelwright.judge.report.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
@@ -96,10 +96,6 @@ def _verdicts(page: Page, candidates: Sequence[CandidateResult], names: dict[str
         head += ["time", "speed-up", "floor", "own"]
         for row, candidate in zip(cells, candidates):
             row += _measured(candidate.timing)
-    for index, title in enumerate(_titles(candidates)):
-        head.append(title)
-        for row, candidate in zip(cells, candidates):
-            row.append(word(candidate.by_rules[index]))
     page.line()
     _named_table(page, [names[c.file] for c in candidates], cells, head,
                  [_colour(c) for c in candidates])
@@ -179,21 +175,19 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
             page.paragraph(clean(limit), indent=4, hanging=2)
 
 
-def _titles(candidates: Sequence[CandidateResult]) -> list[str]:
-    """What the sets of rules are called that were asked for beside ours."""
-    return [found.title for found in candidates[0].by_rules] if candidates else []
-
-
 def _by_rules(page: Page, candidates: Sequence[CandidateResult], names: dict[str, str]) -> None:
-    """Where the rules of others and ours disagree, each candidate's sentence; of the others, their number."""
-    for index, title in enumerate(_titles(candidates)):
-        page.heading(f"By {title}'s rules")
-        told = [c for c in candidates if differs(c, c.by_rules[index]) or c.by_rules[index].right is None]
-        for candidate in told:
-            page.paragraph(clean(sentence(candidate, candidate.by_rules[index])), first=f"{names[candidate.file]}: ",
-                           hanging=4)
-        if len(told) < len(candidates):
-            page.paragraph(f"{units.counted(len(candidates) - len(told), 'candidate')} as by ours.", "dim")
+    """The verdicts by the rules of others beside ours, and where they disagree, each candidate's sentence."""
+    sets = sets_of(candidates)
+    if not sets:
+        return
+    page.heading("By the rules of others")
+    _named_table(page, [names[c.file] for c in candidates],
+                 [[c.verdict, *(word(by(c, rules)) for rules in sets)] for c in candidates], ("ours", *sets.values()),
+                 [_colour(c) for c in candidates])
+    for candidate in candidates:
+        for found in candidate.by_rules:
+            if differs(candidate, found) or found.right is None:
+                page.paragraph(clean(sentence(candidate, found)), first=f"{names[candidate.file]}: ", hanging=4)
 
 
 def _note(candidate: CandidateResult) -> list[str]:
@@ -210,6 +204,7 @@ def _place(page: Page, finding: Finding, file: str) -> None:
 def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
     """Each class with its ranks; candidates that cannot be told apart share one."""
     by_file = {candidate.file: candidate for candidate in result.candidates}
+    scored = any(c.timing is not None and c.timing.sol_score is not None for c in result.candidates)
     for name, groups in result.ranking.items():
         page.heading(f"Ranking: {name}")
         rows, labels, styles = [], [], []
@@ -220,9 +215,10 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                     continue
                 labels.append(names[file])
                 rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing),
-                             "" if candidate.timing.sol_score is None else f"{candidate.timing.sol_score:.2f}"])
+                             *([_score(candidate.timing)] if scored else [])])
                 styles.append("green" if candidate.rank == 1 else "")
-        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)", "SOL"), styles)
+        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)", *(["SOL"] if scored else [])),
+                     styles)
         for group in groups:
             if len(group) > 1:
                 listed = ", ".join(names[file] for file in group) if len(group) <= MOST_LISTED else \
@@ -233,7 +229,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         if few and len(timed) > 1:
             page.paragraph(f"{few} of {len(timed)} were timed in fewer than {LEAST_ROUNDS} rounds, and so are not "
                            "shown to be slower than any other: a longer --effort ranks them.")
-    if any(c.timing is not None and c.timing.sol_score is not None for c in result.candidates):
+    if scored:
         page.paragraph("SOL: SOL-ExecBench's score with eager as its baseline, which has 0.5; 1 is the least time that "
                        "the device allows.", "dim")
     if result.baseline is not None and result.ranking:
@@ -273,6 +269,10 @@ def _alike(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         page.paragraph(f"and {len(lines) - MOST_PAIRS} more pairs, which the document has", "dim")
 
 
+def _score(timing: CandidateTiming) -> str:
+    return "" if timing.sol_score is None else f"{timing.sol_score:.2f}"
+
+
 def _with_intervals(timing: CandidateTiming) -> list[str]:
     low, high = timing.interval
     speed = timing.speedup
@@ -287,16 +287,17 @@ def _basis(page: Page, result: JudgeResult) -> None:
     """What the verdicts rest on: the problem's profile, the self-test, the isolation, the clocks, the seed."""
     page.heading("What this rests on")
     nothing = ["nothing about it is out of the ordinary"] if result.problem_profile else []
-    for label, words in (("problem", _words(result.problem_profile) or nothing), ("self-test", _words(result.selftest)),
+    for label, words in (("problem", words_of(result.problem_profile) or nothing),
+                         ("self-test", words_of(result.selftest)),
                          ("isolation", [result.isolation] if result.isolation else []),
-                         ("device", _words(result.environment))):
+                         ("device", words_of(result.environment))):
         if words:
             page.paragraph(clean(" ".join(words)), first=f"{label}: ", hanging=4)
     page.paragraph(f"seed: {result.seed}; `--seed {result.seed}` draws the same inputs again", hanging=4)
     page.paragraph(f"took: {units.seconds(result.seconds)}")
 
 
-def _words(document: dict[str, Any]) -> list[str]:
+def words_of(document: Mapping[str, Any]) -> list[str]:
     """The sentences of a problem's profile, a self-test or an environment: its ``words``, one text or several."""
     words = document.get("words") or ()
     return [words] if isinstance(words, str) else [str(word) for word in words]

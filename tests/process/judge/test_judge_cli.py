@@ -269,6 +269,19 @@ def get_inputs():
 """
 
 
+def test_a_page_of_all_candidates(files: Path, command: SimpleNamespace) -> None:
+    status, out, _ = command.run("model.py", "other.py", "set", "--report", "found.html", "--quiet")
+    page = (files / "found.html").read_text()
+    assert status == 0 and page.startswith(("\n", "<!doctype html>")) and "x = 1" in page and "set/more/b.py" in page
+    assert "4 candidates" in out and "a10.py" in page
+    status, out, _ = command.run("model.py", "other.py", "--report", "found.html", "--quiet", "--json")
+    assert status == 2 and json.loads(out)["error"]["code"] == "KW402" and len(command.asked) == 1
+    assert command.run("model.py", "other.py", "--report", "found.html", "--force", "--quiet")[0] == 0
+    assert (files / "found.html").read_text() != page
+    status, out, _ = command.run("model.py", "other.py", "--report", "found.txt", "--quiet", "--json")
+    assert status == 2 and json.loads(out)["error"]["code"] == "KW403"
+
+
 def test_prompts_take_the_reports_place_and_stand_in_the_document(files: Path, command: SimpleNamespace) -> None:
     (files / "model.py").write_text(MODEL)
     command.answer = lambda file: right(file, None) if file == "other.py" else CandidateResult(

@@ -82,7 +82,8 @@ def test_the_report_says_where_they_differ_and_why(judged):
     text = " ".join(render_text(judged, width=120).split())
     assert "no_relu.py: right by KernelBench's rules (5 of 5 trials), wrong by ours (WRONG-DISTRIBUTION)" in text
     assert "half.py: right by FlashInfer-Bench's rules (3 of 3 trials), wrong by ours (WRONG-PRECISION), since" in text
-    assert "KernelBench FlashInfer-Bench" in text.partition("What is wrong")[0]
+    table = text.partition("By the rules of others")[2]
+    assert "candidate ours KernelBench FlashInfer-Bench" in table and "half.py WRONG-PRECISION wrong right" in table
     document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
     assert_fits(document, "judge")
     assert document["settings"]["rules"] == "all" and document["exit_status"] == 1
