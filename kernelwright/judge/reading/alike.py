@@ -59,20 +59,20 @@ def program_of(text: str) -> Program | None:
     return Program(text, tokens, frozenset(runs)) if len(tokens) > 1 else None
 
 
-def alike(one: Program, other: Program) -> float:
-    """The share of all runs of two programs that both have."""
+def alike(one: Program, other: Program, given: Program | None = None) -> float:
+    """The share of all runs of two programs that both have. What a text has that was ``given`` to both is put aside: a
+    constructor that both took from the model says nothing."""
     if one.tokens == other.tokens:
         return 1.0
-    small, large = sorted((len(one.runs), len(other.runs)))
-    if small < NEAR * large:  # it cannot be more
-        return small / large
-    both = len(one.runs & other.runs)
-    return both / (small + large - both)
+    known = given.runs if given is not None else frozenset()
+    first, second = one.runs - known, other.runs - known
+    both = len(first & second)
+    return both / max(1, len(first) + len(second) - both)
 
 
 def contained(part: Program, whole: Program) -> float:
     """The share of the first program's runs that the second has, too."""
-    return len(part.runs & whole.runs) / len(part.runs)
+    return len(part.runs & whole.runs) / max(1, len(part.runs))
 
 
 def with_alike(results: Sequence[CandidateResult], model: str, model_file: str, known: Sequence[Path] = ()
@@ -87,7 +87,7 @@ def with_alike(results: Sequence[CandidateResult], model: str, model_file: str, 
         own = programs[result.file]
         found: list[Alike] = []
         if own is not None:
-            found += _near_candidates(own, result.file, programs)
+            found += _near_candidates(own, result.file, programs, model_program)
             found += [_within(own, whole, file, "known") for file, whole in others.items()]
             found += [_within(own, model_program, model_file, "problem")] if model_program is not None else []
         near = sorted((a for a in found if a.share >= NEAR), key=lambda a: -a.share)
@@ -95,13 +95,15 @@ def with_alike(results: Sequence[CandidateResult], model: str, model_file: str, 
     return told
 
 
-def _near_candidates(own: Program, file: str, programs: Mapping[str, Program | None]) -> Iterator[Alike]:
+def _near_candidates(own: Program, file: str, programs: Mapping[str, Program | None], model: Program | None
+                     ) -> Iterator[Alike]:
     for other, program in programs.items():
         if other != file and program is not None:
-            share = alike(own, program)
+            share = alike(own, program, model)
             words = "is the same text as" if own.text == program.text else \
                 "but for comments, names and literals is" if share == 1 and own.tokens == program.tokens else \
-                f"shares {_percent(share)} of all runs of {RUN} tokens, names and literals put aside, with"
+                f"shares {_percent(share)} of all runs of {RUN} tokens, names, literals and what the model's file " \
+                "has put aside, with"
             yield Alike(other, share, "candidate", words)
 
 

@@ -81,6 +81,20 @@ def test_what_is_computed_is_not():
     assert near(ONE, OTHER) < 1 and near(ONE, DIFFERENT) < 0.5 < NEAR
 
 
+def test_a_constructor_that_both_took_from_the_model_says_nothing():
+    layers = "".join(f"        self.layer{n} = torch.nn.Linear({n}, {n} + 1, bias={n % 2 == 0})\n" for n in range(20))
+    head = "import torch\n\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n" + layers
+    model = program_of(head + "    def forward(self, x):\n        return torch.relu(self.layer1(x)).sum()\n")
+    texts = [head + f"    def forward(self, x):\n        return {end}\n" for end in (
+        "torch.zeros_like(x)", "torch.stack([x.log(), x.exp(), x.tanh()]).amax(0)",
+        "torch.stack([x.log(), x.exp(), x.tanh()]).amax(0).neg()")]
+    zeros, stacked, near_stacked = map(program_of, texts)
+    assert model is not None and zeros is not None and stacked is not None and near_stacked is not None
+    assert alike(zeros, stacked, model) < 0.5 < alike(zeros, stacked)
+    assert alike(stacked, near_stacked, model) > alike(stacked, zeros, model)
+    assert alike(zeros, zeros, model) == 1
+
+
 def test_a_part_stands_in_the_whole():
     part, whole = program_of(DIFFERENT), program_of(DIFFERENT + "\n\ndef get_inputs():\n    return [torch.rand(8)]\n")
     assert part is not None and whole is not None
