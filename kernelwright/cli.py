@@ -240,12 +240,14 @@ def judge(
     candidates: options.Candidates = None,
     whole_set: options.WholeSet = False,
     output: options.Document = None,
+    report: options.JudgeReport = None,
     force: options.ReplaceDocument = False,
     seed: options.SecretSeed = None,
     effort: options.JudgeEffort = "normal",
     precision: options.Policy = "match",
     backward: options.Backward = False,
     own_kernels: options.OwnKernels = False,
+    rules: options.Rules = "kernelwright",
     target: options.Place = "auto",
     device: options.Device = None,
     threads: options.Threads = None,
@@ -261,6 +263,8 @@ def judge(
     workers: options.Workers = None,
     runner: options.Runner = "local",
     address: options.Address = "",
+    prompt: options.Prompt = False,
+    known: options.Known = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> int:
@@ -280,11 +284,19 @@ def judge(
         silence_torch()
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
-            "own_kernels": own_kernels, "seed": seed, "threads": threads, "time": not no_time,
+            "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
             "verdict_only": verdict_only, "diagnose_budget": diagnose_budget, "tiny": tiny, "model": model,
-            "limit": limit, "memory": memory, "output": output, "force": force, "json": json, "quiet": quiet}
+            "limit": limit, "memory": memory, "prompt": prompt, "output": output, "known": tuple(known or ()),
+            "report": report, "force": force, "json": json, "quiet": quiet}
         if not whole_set:
-            result = judge_files(path, candidates or (), JudgeSettings(**given), progress)
+            settings = JudgeSettings(**given)
+            if prompt:
+                from kernelwright.propose.repair import render_prompts, with_prompts
+
+                result = judge_files(path, candidates or (), settings, progress,
+                                     lambda r: with_prompts(r, path, settings))
+                return lambda: render_prompts(result), result.to_json, result.exit_status
+            result = judge_files(path, candidates or (), settings, progress)
             return lambda: render_text(result, **page()), result.to_json, result.exit_status
         given |= {"output": None, "force": False}
         from kernelwright.codegen.device_kind import HOST
@@ -304,8 +316,9 @@ def judge(
         raise typer.BadParameter(f"{wrong} belongs to --set")
     if bool(candidates) is whole_set:
         raise typer.BadParameter("PATH is the whole set with --set" if whole_set else "Missing argument 'CANDIDATE'.")
-    if whole_set and device is not None:
-        raise typer.BadParameter("--device is of one problem's candidates; a set has --devices")
+    of_one = {"--device": device is not None, "--report": report, "--prompt": prompt, "--known": known}
+    if whole_set and (wrong := next((name for name, value in of_one.items() if value), "")):
+        raise typer.BadParameter(f"{wrong} is of one problem's candidates, and --set has many problems")
     lines = cli_frame.line_writer() if whole_set and json else lambda record: None
     return perform(work, json, quiet, one_line=whole_set)
 

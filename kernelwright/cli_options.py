@@ -105,7 +105,10 @@ WholeSet = Annotated[bool, typer.Option("--set", help="PATH is a set: many probl
 Document = Annotated[Path | None, typer.Option(
     "--output", "-o", metavar="FILE", help="A .json file that gets the document of --json; with --set the folder of "
     "the results, by default judge_results.")]
-ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace FILE, or a set's results, if there are any.")]
+JudgeReport = Annotated[Path | None, typer.Option(
+    "--report", metavar="FILE.html", help="Write a page of all candidates, too: verdicts, times, findings and texts.")]
+ReplaceDocument = Annotated[bool, typer.Option("--force", help="Replace these files, or a set's results, if there are "
+                                               "any.")]
 SetFilters = Annotated[list[str] | None, typer.Option(
     "--filter", metavar="PATTERN", help="Of a set, candidates whose id has this part or fits this shell pattern; may "
     "be given several times.")]
@@ -116,6 +119,9 @@ JudgeEffort = Annotated[str, typer.Option(
 Policy = Annotated[str, typer.Option(
     "--precision", metavar="match|strict|any", help="match: never less accurate than the model as PyTorch runs it; "
     "strict: float32; any: TF32 and 16-bit arithmetic too, ranked in classes of their own.")]
+Rules = Annotated[str, typer.Option(
+    "--rules", metavar="kernelwright|kernelbench|flashinfer|all", help="State beside the verdict what the rules of "
+    "others say; several with commas between them.")]
 Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, too.")]
 OwnKernels = Annotated[bool, typer.Option(
     "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]
@@ -129,6 +135,12 @@ VerdictOnly = Annotated[bool, typer.Option(
 DiagnoseBudget = Annotated[float | None, typer.Option(
     "--diagnose-budget", metavar="SECONDS", help="How long a wrong candidate's diagnosis may take; 0: none; by default "
     "by the effort.")]
+Prompt = Annotated[bool, typer.Option(
+    "--prompt", help="Print, in place of the report, a prompt for each candidate that is not right: it asks a language "
+    "model to mend what was found.")]
+Known = Annotated[list[Path] | None, typer.Option(
+    "--known", metavar="PATH", help="A file or folder with which candidates' texts are compared; read, never run; may "
+    "be given several times.")]
 StageLimit = Annotated[float | None, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
     "60.")]

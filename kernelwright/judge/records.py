@@ -69,6 +69,8 @@ class CandidateTiming:
     """Numbers of the rounds of ``samples``, counted over the whole run. Empty: 0, 1, 2, ..., all timed together."""
     graph: bool = False
     """Whether its calls launch a CUDA graph that it recorded before, as a profile of some calls shows."""
+    sol_score: float | None = None
+    """SOL-ExecBench's score with eager as its baseline and our limit; None where one of them is not known."""
 
     @property
     def by_round(self) -> dict[int, float]:
@@ -79,6 +81,38 @@ class CandidateTiming:
     def samples_count(self) -> bool:
         """Whether ``samples`` are of the clock that counts: their median lies in the time's interval."""
         return bool(self.samples) and self.interval[0] <= quantile(self.samples, 0.5) <= self.interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class ByRules:
+    """What a candidate is worth by the rules of another evaluator. ``right`` is None where that could not be tried;
+    ``why`` says what is wrong, or why not, and is empty where it is right. ``passed`` of ``trials`` were right."""
+
+    rules: str
+    title: str
+    right: bool | None
+    why: str
+    passed: int = 0
+    trials: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A text that a candidate's is near to. ``share``: of the runs of tokens that they have in common, from 0 to 1;
+    ``of``: candidate, problem (the model's file) or known. ``words`` stand between the two names."""
+
+    file: str
+    share: float
+    of: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriedShape:
+    """Whether a candidate is right for inputs of a shape: ``words`` say which."""
+
+    words: str
+    right: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +140,15 @@ class CandidateResult:
     """Candidates are ranked within their class: own kernels or library-backed, and the precision."""
     untried: str = ""
     """What its diagnosis did not try because its time was over, in words; "" where it tried everything."""
+
+    by_rules: tuple[ByRules, ...] = ()
+    """What the rules of others say, where they were asked for."""
+    prompt: str = ""
+    """A prompt that asks for a repair, where one was asked for and the candidate is not right."""
+    alike: tuple[Alike, ...] = ()
+    """Texts that its own is near to, the nearest first."""
+    shapes: tuple[TriedShape, ...] = ()
+    """The shapes of inputs that one that passed was tried with: the problem's own first, then other batch sizes."""
 
     @property
     def own_share(self) -> float | None:

@@ -21,8 +21,10 @@ from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
 from kernelwright.judge.clock.timing import Clocked, baseline_text, time_candidates
 from kernelwright.judge.efforts import budget_of
+from kernelwright.judge.reading.alike import with_alike
 from kernelwright.judge.records import CandidateResult, CandidateTiming, JudgeResult
 from kernelwright.judge.report.rank import rank
+from kernelwright.judge.report.sol_score import sol_score
 from kernelwright.judge.selftest import SelfTest, self_test
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.worker.handover import NotHandedOver
@@ -107,6 +109,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     finally:
         for worker in waiting.values():
             worker.close()
+    results = with_alike(results, problem.source or "", str(path), settings.known)
     return _result(problem, path, rank(results), profile, fitness, clocked, untimed, settings, clock() - started)
 
 
@@ -162,6 +165,7 @@ def _timed(result: CandidateResult, found: Clocked, name: str, worker: Worker, p
             return replace(result, findings=(timing.finding, *findings))
         return replace(result, verdict=timing.verdict, reason=timing.finding.sentence, fix=timing.finding.fix,
                        limits=(), findings=(timing.finding, *findings))
+    timing = replace(timing, sol_score=sol_score(timing))
     share = measure_own_share(worker, problem)
     # Rounds of groups that were timed one after the other are not the same rounds.
     timing = replace(timing, own_share=share.own_share if share else None,

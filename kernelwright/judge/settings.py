@@ -11,6 +11,7 @@ import torch
 
 from kernelwright.codegen.device_kind import HOST, device_kind
 from kernelwright.errors import InvalidOption, NoCudaDevice
+from kernelwright.judge import rules as rule_sets
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.settings import Effort, Target, settings_of
 from kernelwright.verify.plain import plain
@@ -19,7 +20,7 @@ PRECISIONS = ("match", "strict", "any")
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
-SHOWN = ("output", "force", "quiet", "json")
+SHOWN = ("prompt", "output", "report", "force", "quiet", "json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +60,24 @@ class JudgeSettings:
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
     """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
+    rules: str = rule_sets.OWN
+    """kernelwright: our own verdict alone; kernelbench, flashinfer, several with commas between them, or all: what the
+    rules of others say stands beside it."""
+    known: tuple[Path, ...] = ()
+    """Files with which candidates' texts are compared, beside each other and the model's; folders stand for those in
+    them. They are read and never run."""
     limit: float | None = None
     """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
+    prompt: bool = False
+    """Whether the command prints prompts that ask for repairs, in place of the report."""
     output: Path | None = None
     """File that gets the JSON document, or None."""
+    report: Path | None = None
+    """An HTML page of all candidates, or None."""
     force: bool = False
-    """Replace ``output`` if it exists."""
+    """Replace ``output`` and ``report`` if they exist."""
     json: bool = False
     quiet: bool = False
 
@@ -76,7 +87,12 @@ class JudgeSettings:
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
-        for name in ("backward", "own_kernels", "time", "verdict_only"):
+        try:
+            rule_sets.chosen(self.rules)
+        except (ValueError, AttributeError):
+            raise _invalid("rules", self.rules, f"{', '.join(rule_sets.NAMES)}, or several with commas between them",
+                           rule_sets.OWN) from None
+        for name in ("backward", "own_kernels", "time", "verdict_only", "prompt"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
         for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):
@@ -94,10 +110,13 @@ class JudgeSettings:
         if self.device is not None and (kind == HOST or not 0 <= self.device < 1024):
             alone = f", and not with --target {self.target}" if kind == HOST else ""
             raise _invalid("device", self.device, f"the number of a GPU{alone}", "the first")
-        if self.output is not None and Path(self.output).suffix != ".json":
-            raise _invalid("output", str(self.output), "the path of a file ending in .json", "no file")
-        if self.output is not None:
-            object.__setattr__(self, "output", Path(self.output))
+        for name, ending in (("output", ".json"), ("report", ".html")):
+            if getattr(self, name) is not None and Path(getattr(self, name)).suffix != ending:
+                raise _invalid(name, str(getattr(self, name)), f"the path of a file ending in {ending}", "no file")
+        object.__setattr__(self, "known", tuple(Path(path) for path in self.known))
+        for name in ("output", "report"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbits(SEED_BITS))
 
@@ -110,6 +129,11 @@ class JudgeSettings:
         if index >= count:
             raise NoCudaDevice(device=f"cuda:{index}", found=f"PyTorch sees {count} CUDA device(s)")
         return torch.device("cuda", index)
+
+    @property
+    def other_rules(self) -> tuple[rule_sets.RuleSet, ...]:
+        """The sets of rules that are asked for beside our own."""
+        return rule_sets.chosen(self.rules)
 
     def limits(self) -> Limits:
         """What a candidate's process may use."""

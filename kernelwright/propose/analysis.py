@@ -15,6 +15,7 @@ from kernelwright.errors import DataDependentControlFlow, HiddenState, OutputsUn
 from kernelwright.ir.node import Node, walk
 from kernelwright.modes import described_mode
 from kernelwright.plan.describe import place, title
+from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
 from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
@@ -103,19 +104,13 @@ def analyse(path: Path, settings: Settings, progress: Progress | None = None) ->
     """
     target = chosen(settings.target)
     device = current_device(TARGETS[target].device)
-    problem = load_problem(path, device=TARGETS[target].device if is_here(target) else "cpu", tiny=settings.tiny,
-                           model=settings.model)
+    problem = _problem(path, target, settings)
     example = problem.make_inputs(settings.seed)
-    language = "CUDA" if TARGETS[target].device == "cuda" else "C++ with OpenMP"
+    language = _language(target)
     try:
         modes, notes = understand(problem, example, device, settings, Stages(progress or Progress()))
     except (DataDependentControlFlow, HiddenState, OutputsUnsupported) as error:  # a model that no graph can hold
-        model = problem.make_model(settings.seed)
-        return Analysis(
-            name=problem.name, class_name=problem.class_name, text=_file_text(path), device=device.title,
-            language=language, training=model.training, inputs=tuple(_input(value) for value in example),
-            parameters=tuple(f"{name}: {_tensor(p)}" for name, p in model.named_parameters()), operators=(), laws=(),
-            bytes=(0, 0), operations=(0, 0), floor_seconds=0.0, floor_words="", kernels=(), notes=(str(error),))
+        return _text_alone(path, problem, settings, device.title, language, (str(error),))
     mode = modes[0]
     described = described_mode(mode, device)
     return Analysis(
@@ -129,6 +124,32 @@ def analyse(path: Path, settings: Settings, progress: Progress | None = None) ->
         operations=(described.before.operations, described.after.operations),
         floor_seconds=described.floor_seconds, floor_words=described.floor_words,
         kernels=tuple(k.meaning for k in described.kernels), notes=tuple(notes))
+
+
+def text_alone(path: Path, settings: Settings) -> Analysis:
+    """What is known of a problem without looking at its operators: its text, inputs and parameters. Raises the coded
+    errors of loading it."""
+    target = chosen(settings.target)
+    return _text_alone(path, _problem(path, target, settings), settings, TARGETS[target].device, _language(target), ())
+
+
+def _text_alone(path: Path, problem: Problem, settings: Settings, device: str, language: str, notes: tuple[str, ...]
+                ) -> Analysis:
+    model = problem.make_model(settings.seed)
+    return Analysis(
+        name=problem.name, class_name=problem.class_name, text=_file_text(path), device=device, language=language,
+        training=model.training, inputs=tuple(_input(value) for value in problem.make_inputs(settings.seed)),
+        parameters=tuple(f"{name}: {_tensor(p)}" for name, p in model.named_parameters()), operators=(), laws=(),
+        bytes=(0, 0), operations=(0, 0), floor_seconds=0.0, floor_words="", kernels=(), notes=notes)
+
+
+def _problem(path: Path, target: str, settings: Settings) -> Problem:
+    return load_problem(path, device=TARGETS[target].device if is_here(target) else "cpu", tiny=settings.tiny,
+                        model=settings.model)
+
+
+def _language(target: str) -> str:
+    return "CUDA" if TARGETS[target].device == "cuda" else "C++ with OpenMP"
 
 
 def _file_text(path: Path) -> str:

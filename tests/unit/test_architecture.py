@@ -36,8 +36,8 @@ ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "
          "tuned", "selection", "emulated", "embedded", "pipeline", "dynamo", "judge", "propose", "suite", "fuzz",
          "wheel", "__init__", "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
-JUDGE_ORDER = ("__init__", "verdicts", "records", "inside", "sandbox", "settings", "efforts", "worker", "clock",
-               "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")
+JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
+               "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")
 MOST_LINES, SHOULD_BE_LINES = 500, 300
 #: The catalogue of errors is one list of short classes.
 LONG = {"errors.py"}

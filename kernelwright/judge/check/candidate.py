@@ -12,10 +12,12 @@ import torch
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.builds import attach, prebuild
+from kernelwright.judge.check.by_rules import judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
+from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
 from kernelwright.judge.check.precision import FLOAT32, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
@@ -24,10 +26,10 @@ from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
-from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason
+from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason, weight
 from kernelwright.judge.efforts import Budget, Deadline, Seconds
 from kernelwright.judge.reading import certain, read_candidate
-from kernelwright.judge.records import CandidateResult, Finding, plain_allclose
+from kernelwright.judge.records import CandidateResult, Finding, TriedShape, plain_allclose
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
@@ -51,6 +53,24 @@ from kernelwright.verify.tolerance import Tolerance
 ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign", of_size=0.1)
 #: Share of free memory in which the model's results may wait for the next candidate.
 KEPT_SHARE = 1 / 16
+#: From this weight on a finding explains the results of parameters that could not be loaded.
+TELLING = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What is known of a candidate once it is constructed: whether its constructor makes other fixed values (in words,
+    see `otherwise_made`), and how its state differs from the model's. ``more``: another limit."""
+
+    otherwise: str
+    misfit: Finding | None
+    own: OwnState | None
+    more: str = ""
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What limits a candidate that is right, in words."""
+        return self.otherwise, self.own.limit() if self.own is not None else "", self.more
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +95,12 @@ class Checker:
     def check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
         """The verdict on one file, without times; and its process, if it passed and is to be timed, which the caller
         closes. Nothing that a candidate does is raised."""
+        found, worker = self._check(path)
+        if not found.by_rules:
+            found = replace(found, by_rules=tuple(not_tried(r, found.verdict) for r in self.settings.other_rules))
+        return found, worker
+
+    def _check(self, path: Path) -> tuple[CandidateResult, Worker | None]:
         seconds = Seconds()
         result = CandidateResult(str(path), "JUDGE-ERROR", "")
         text = path.read_text(encoding="utf-8-sig", errors="replace")
@@ -102,6 +128,9 @@ class Checker:
                 found = replace(found, verdict="JUDGE-NO-DEVICE", reason="Its CUDA kernels take too long by emulation "
                                 "on the CPU, and there is no GPU here.",
                                 fix="Judge it where there is a GPU, or with --tiny.")
+            if self.settings.other_rules and VERDICTS[found.verdict].family not in ("BUILD", "JUDGE"):
+                found = seconds.during("rules", lambda: self._with_other_rules(
+                    found, path, worker, emulation, libraries))
             keep = self.settings.time and VERDICTS[found.verdict].passed and emulation is None
         except KernelwrightError as error:  # the problem's own fault, or this machine's: nobody else's
             found = replace(result, reason=f"The judge could not go on: {error}")
@@ -115,6 +144,34 @@ class Checker:
         if kept is not None and kept.failure is not None:  # a variant that only limits it has ended its process
             kept = seconds.during("build", lambda: self._again(path, libraries))
         return replace(found, seconds=seconds.by_stage), kept
+
+    def _with_other_rules(self, found: CandidateResult, path: Path, worker: Worker, emulation: Emulation | None,
+                          libraries: Mapping[str, Path]) -> CandidateResult:
+        """``found`` with what the rules of others say; in the candidate's process, or in another where it has ended.
+        The instance that was checked is constructed anew."""
+        own, loaded = worker, worker.failure is None
+
+        def construct(seed: int, dtype: torch.dtype | None) -> RemoteCandidate:
+            nonlocal own, loaded
+            if own.failure is not None:
+                if own is not worker:
+                    own.close()
+                own, loaded = self._started(path, libraries), False
+                if emulation is not None:
+                    emulation.attach(own)
+            load, loaded = not loaded, True
+            return RemoteCandidate(own, self.problem, seed, self.profile.training, load=load, dtype=dtype)
+
+        try:
+            by_rules = tuple(judged_by(rules, self.problem, construct, self.profile.seed)
+                             for rules in self.settings.other_rules)
+        finally:
+            if own is not worker:
+                own.close()
+        if worker.failure is None:
+            with contextlib.suppress(CandidateRaised, WorkerFailure):
+                self._instance(worker, self.profile.seed)
+        return replace(found, by_rules=by_rules)
 
     def _started(self, path: Path, libraries: Mapping[str, Path]) -> Worker:
         """A process for the candidate, which has its libraries. Raises WorkerFailure."""
@@ -150,7 +207,10 @@ class Checker:
             training = self.profile.training
             remote = seconds.during("build", lambda: RemoteCandidate(
                 worker, self.problem, self.profile.seed, training))
-            made = otherwise_made(self.fixed, remote)
+            model = self._make_model()
+            misfit = find_misfit(model, remote, self.problem.source)
+            made = _Made(otherwise_made(self.fixed, remote), misfit, own_state(model, remote, misfit, self.fixed))
+            del model
             certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
             if worker.failure is not None:
                 return replace(failed(result, worker.failure, text), certificate=certificate)
@@ -199,7 +259,7 @@ class Checker:
                     wanted=problem_profile.wanted(self.profile), budget_seconds=self.budget.check,
                     tolerance=Tolerance(nonfinite="sign"), lenient=LENIENT,
                     informative=INFORMATIVE, check_gradients=self.settings.backward,
-                    stop_at_failure=not self.budget.diagnose, must_fit=True)
+                    stop_at_failure=not self.budget.diagnose, must_fit=True, require_state=False)
 
     def _make_model(self) -> torch.nn.Module:
         return self.problem.make_model(self.profile.seed)
@@ -214,13 +274,13 @@ class Checker:
                        make_float64=self._make_float64, kept=self.kept)
 
     def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
-                made: str) -> CandidateResult:
-        """What the check's outcome means. made: see `otherwise_made`."""
+                made: _Made) -> CandidateResult:
+        """What the check's outcome means."""
         if not certificate.passed:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
             deadline = Deadline(self.settings.diagnose_budget)
-            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote, deadline))
+            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote, made.misfit, deadline))
             result = replace(result, untried=_joined(tuple(deadline.untried)))
             never = self._never_ran(remote.link.worker, findings)
             if never is not None:
@@ -232,11 +292,13 @@ class Checker:
                 beyond = [t.plan for t in again.trials if t.gates and not t.passed] if _loses_range(again) else []
                 if again.passed or (beyond and all(map(self._leaves_half, beyond))):
                     kinds = ", ".join(dict.fromkeys(plan.kind for plan in beyond))
-                    made = "; ".join(filter(None, (made, f"its numbers of 16 bits leave their range on inputs {kinds}"
-                                                   if beyond else "")))
+                    made = replace(made, more=f"its numbers of 16 bits leave their range on inputs {kinds}"
+                                   if beyond else "")
                     again = replace(again, passed=True, why=())
                     result = replace(result, certificate=again, precision=precision_class(again))
                     return self._right(result, remote, seconds, made)
+            if verdict == "WRONG-PARAMETERS" and (stale := stale_copy(self._make_model(), remote)) is not None:
+                findings.insert(1, stale)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
@@ -272,41 +334,65 @@ class Checker:
                         for f in findings)
         return unlaunched(worker, self.problem) if unwritten and worker.failure is None else None
 
-    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: str
+    def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: _Made
                ) -> CandidateResult:
         """Right on its trials: what other layouts, sizes and sequences of calls show."""
         tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
             self._plan().tolerance_for("normal")
         worker = remote.link.worker
         distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
+        loads = made.own is None or made.own.loads
+        tried = [v for v in variants(self.problem, self.profile.seed, distribution)
+                 if loads or not v.changes_parameters]
         checked = seconds.during("check", lambda: check_variants(
-            self._make_model, remote, self.problem, variants(self.problem, self.profile.seed, distribution), tolerance,
-            self.budget.variants, both_alive=False, let_go=self.kept.forget, make_second=lambda: RemoteCandidate(
-                worker, self.problem, self.profile.seed + 1, self.profile.training, load=False)))
+            self._make_model, remote, self.problem, tried, tolerance, self.budget.variants, both_alive=False,
+            let_go=self.kept.forget, make_second=lambda: self._instance(worker, self.profile.seed + 1)))
         for variant in checked:
             if variant.gates and variant.wrong:
                 if worker.failure is not None:
                     raise worker.failure
                 return replace(result, verdict=variant.verdict, reason=variant.sentence, fix=variant.fix,
                                findings=(variant.finding, *result.findings))
-        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, self.profile.forgets, made,
+        result = replace(result, shapes=(
+            TriedShape("the problem's own", True), *(TriedShape(v.name, v.outcome == "right") for v, tried_as in
+                                                     zip(checked, tried, strict=True)
+                                                     if tried_as.batch is not None and v.outcome != "skipped")))
+        if made.own is not None and not loads:
+            own, plan = made.own, replace(self._plan(), tolerance=tolerance)
+            wrong = seconds.during("check", lambda: follow(
+                self.problem.make_model, lambda seed: self._instance(worker, seed), self.problem.make_inputs,
+                self.profile.seed, plan, own))
+            if wrong is not None:
+                findings = (wrong, *filter(None, (made.misfit,)))
+                return replace(refused(result, "WRONG-PARAMETERS", wrong), findings=(*findings, *result.findings))
+            seconds.during("build", lambda: self._instance(worker, self.profile.seed))  # the one that is timed
+        limits = tuple(dict.fromkeys(filter(None, (self.profile.doubt, self.profile.forgets, *made.limits,
                                                    *limits_of(result.certificate), *(v.limit for v in checked)))))
         if self.settings.precision == "any" and result.precision not in (FLOAT32, None):
             limits = (f"computes in {result.precision}", *limits)
         told = result.certificate.sentence() if result.certificate is not None else ""
         return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
 
-    def _findings(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline) -> list[Finding]:
+    def _instance(self, worker: Worker, seed: int) -> RemoteCandidate:
+        """Another instance of ModelNew in the place of the one before."""
+        return RemoteCandidate(worker, self.problem, seed, self.profile.training, load=False)
+
+    def _findings(self, certificate: Certificate, remote: RemoteCandidate, misfit: Finding | None, deadline: Deadline
+                  ) -> list[Finding]:
         """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
-        misfit = find_misfit(self._make_model(), remote, self.problem.source) if certificate.state_problems else None
-        if misfit is not None and not misfit.evidence["loads"]:  # values of other parameters say nothing
-            return [misfit]
-        also = [] if misfit is None else [misfit]
+        found = self._explanations(certificate, remote, deadline)
+        if misfit is None:
+            return found
+        # Values of other parameters say nothing, unless what is wrong with them reproduces the output.
+        first = not misfit.evidence["loads"] and not any(weight(f) >= TELLING for f in found if f.source == "run")
+        return [misfit, *found] if first else [*found, misfit]
+
+    def _explanations(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline) -> list[Finding]:
         failing = failing_trial(certificate) if self.budget.diagnose else None
         if failing is None:
-            return also
+            return []
         if (other := other_computation(certificate)) is not None:
-            return [other, *also]
+            return [other]
         make_float64 = self._make_float64 if float64_is_right([failing.reference]) else _no_float64
         try:
             evidence = collect(self._make_model, remote, self.problem.make_inputs, failing.plan,
@@ -325,9 +411,9 @@ class Checker:
             found = merge([*filter(None, (forgets,)), *patterns, *hypotheses])
             again_right = (looked and not found and failing.comparison is not None
                            and not failing.comparison.passed)
-            return [*([not_repeatable(failing)] if again_right else found), *also]
+            return [not_repeatable(failing)] if again_right else found
         except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
-            return also
+            return []
 
 
 def kept_for(problem: Problem) -> Kept:

@@ -47,6 +47,11 @@ class Variant:
     batch: int | None = None
     both_alive: bool = False
 
+    @property
+    def changes_parameters(self) -> bool:
+        """Whether parameters are written by name between its calls, or into a second instance."""
+        return any(step.redraw is not None or step.instance for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class VariantResult:

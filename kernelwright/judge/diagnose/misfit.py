@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -23,7 +24,7 @@ def find_misfit(model: nn.Module, candidate: nn.Module, problem_text: str | None
     missing = [name for name in wanted if name not in own]
     extra = [name for name in own if name not in wanted]
     shapes = [name for name in wanted if name in own and own[name] != wanted[name]]
-    parts = [f"it lacks {_listed(missing)}" if missing else "", f"it has {_listed(extra)}, which the model does not "
+    parts = [f"it lacks {listed(missing)}" if missing else "", f"it has {listed(extra)}, which the model does not "
              "have" if extra else "", "; ".join(f"{n} has shape {own[n]} instead of {wanted[n]}"
                                                 for n in shapes[:MOST_NAMES])]
     if not any(parts):
@@ -37,7 +38,7 @@ def find_misfit(model: nn.Module, candidate: nn.Module, problem_text: str | None
 def _fix(missing: list[str], extra: list[str], shapes: list[str], wanted: dict[str, tuple[int, ...]],
          own: dict[str, tuple[int, ...]], problem_text: str | None) -> str:
     if not missing and not shapes:
-        return (f"Keep {_listed(extra)} out of the state_dict: as plain attributes, or with register_buffer(..., "
+        return (f"Keep {listed(extra)} out of the state_dict: as plain attributes, or with register_buffer(..., "
                 "persistent=False).")
     tree = _tree(problem_text)
     made = [text for name in dict.fromkeys(n.partition(".")[0] for n in (*missing, *shapes))
@@ -47,7 +48,7 @@ def _fix(missing: list[str], extra: list[str], shapes: list[str], wanted: dict[s
                if sum(own[o] == wanted[name] for o in extra) == sum(wanted[n] == wanted[name] for n in missing) == 1]
     how = f": {'; '.join(made[:MOST_NAMES])}" if made else ""
     return f"Create parameters and buffers in __init__ under the model's names and in its shapes{how}." + (
-        f" (It seems that {_listed(renamed)} was renamed.)" if renamed else "")
+        f" (It seems that {listed(renamed)} was renamed.)" if renamed else "")
 
 
 def _tree(text: str | None) -> ast.Module | None:
@@ -57,6 +58,7 @@ def _tree(text: str | None) -> ast.Module | None:
         return None
 
 
-def _listed(names: list[str]) -> str:
-    told = names[:MOST_NAMES] + ([f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else [])
+def listed(names: Sequence[str]) -> str:
+    """Names in words, the first few of many."""
+    told = [*names[:MOST_NAMES]] + ([f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else [])
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"

@@ -101,6 +101,8 @@ class Session:
         if not isinstance(candidate.__dict__.get("_parameters"), dict):
             raise AttributeError("ModelNew.__init__ does not call super().__init__()")
         self.candidate = candidate.to(self.place.device)
+        if payload["dtype"]:  # as some evaluators do
+            self.candidate = candidate.to(getattr(torch, payload["dtype"]))
         self.modes = [(module, module.training) for module in self.candidate.modules()]
         self.switch(payload["training"])
         if payload["keywords"]:

@@ -22,7 +22,8 @@ _CALLS = (
      "introspection", "looks at objects or frames that are not its own"),
     (r"os\.(?:system|popen|exec\w+|spawn\w+|kill|_exit)|subprocess\.\w+", "process", "starts or ends processes"),
     (r"socket\.\w+|urllib\.\w+(?:\.\w+)*|requests\.\w+|http\.client\.\w+", "network", "uses the network"),
-    (r"open|io\.open|torch\.(?:save|load)|pickle\.(?:dump|load)|np\.(?:save|load)|numpy\.(?:save|load)|shutil\.\w+",
+    (r"open|io\.open|torch\.(?:save|load)|pickle\.(?:dump|load)|np\.(?:save|load)|numpy\.(?:save|load)|"
+     r"shutil\.(?!which\b)\w+",
      "file", "reads or writes files, so results may come from there"),
     (r"eval|exec|__import__|importlib\.import_module", "dynamic-code", "runs or imports what the text does not name "
                                                                        "plainly"),

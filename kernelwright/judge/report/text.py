@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
+from kernelwright.judge.report.by_rules import by, differs, sentence, sets_of, word
 from kernelwright.judge.report.rank import LEAST_ROUNDS, is_faster, is_slower
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
@@ -22,6 +23,8 @@ MOST_FINDINGS = 6
 LONG_NAME, LEAST_NAME = 24, 12
 #: Ties of more candidates are counted instead of listed: their ranks say it already.
 MOST_LISTED = 8
+#: Pairs of near-duplicates that are told.
+MOST_PAIRS = 20
 #: How a finding is known, as it is told. What was only read is a hint.
 SOURCES = {"run": "seen", "build": "said", "clock": "measured", "read": "hint"}
 _COLOURS = {"OK": "green", "CHEAT": "red", "WRONG": "red", "CRASH": "red", "BUILD": "red"}
@@ -34,6 +37,7 @@ def render_text(result: JudgeResult, *, colour: bool = False, width: int = 100) 
     _headline(page, result)
     _verdicts(page, result.candidates, names)
     _reasons(page, result.candidates, names)
+    _by_rules(page, result.candidates, names)
     _ranking(page, result, names)
     _basis(page, result)
     return page.text()
@@ -173,6 +177,21 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
             page.paragraph(clean(limit), indent=4, hanging=2)
 
 
+def _by_rules(page: Page, candidates: Sequence[CandidateResult], names: dict[str, str]) -> None:
+    """The verdicts by the rules of others beside ours, and where they disagree, each candidate's sentence."""
+    sets = sets_of(candidates)
+    if not sets:
+        return
+    page.heading("By the rules of others")
+    _named_table(page, [names[c.file] for c in candidates],
+                 [[c.verdict, *(word(by(c, rules)) for rules in sets)] for c in candidates], ("ours", *sets.values()),
+                 [_colour(c) for c in candidates])
+    for candidate in candidates:
+        for found in candidate.by_rules:
+            if differs(candidate, found) or found.right is None:
+                page.paragraph(clean(sentence(candidate, found)), first=f"{names[candidate.file]}: ", hanging=4)
+
+
 def _note(candidate: CandidateResult) -> list[str]:
     return [candidate.timing.note] if candidate.timing is not None and candidate.timing.note else []
 
@@ -187,6 +206,7 @@ def _place(page: Page, finding: Finding, file: str) -> None:
 def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
     """Each class with its ranks; candidates that cannot be told apart share one."""
     by_file = {candidate.file: candidate for candidate in result.candidates}
+    scored = any(c.timing is not None and c.timing.sol_score is not None for c in result.candidates)
     for name, groups in result.ranking.items():
         page.heading(f"Ranking: {name}")
         rows, labels, styles = [], [], []
@@ -196,9 +216,11 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                 if candidate.timing is None:
                     continue
                 labels.append(names[file])
-                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing)])
+                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing),
+                             *([_score(candidate.timing)] if scored else [])])
                 styles.append("green" if candidate.rank == 1 else "")
-        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)"), styles)
+        _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)", *(["SOL"] if scored else [])),
+                     styles)
         for group in groups:
             if len(group) > 1:
                 listed = ", ".join(names[file] for file in group) if len(group) <= MOST_LISTED else \
@@ -209,12 +231,48 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         if few and len(timed) > 1:
             page.paragraph(f"{few} of {len(timed)} were timed in fewer than {LEAST_ROUNDS} rounds, and so are not "
                            "shown to be slower than any other: a longer --effort ranks them.")
+    if scored:
+        page.paragraph("SOL: SOL-ExecBench's score with eager as its baseline, which has 0.5; 1 is the least time that "
+                       "the device allows.", "dim")
     if result.baseline is not None and result.ranking:
         page.paragraph(f"eager itself: {_with_intervals(result.baseline)[0]}", "dim")
     passed = [candidate for candidate in result.candidates if VERDICTS[candidate.verdict].passed]
     if passed and not result.ranking:
         page.heading("Ranking")
         page.paragraph("None: no candidate was timed.")
+    _shapes(page, passed, names)
+    _alike(page, result, names)
+
+
+def _shapes(page: Page, passed: Sequence[CandidateResult], names: dict[str, str]) -> None:
+    """At how many of the tried shapes those are right that passed."""
+    tried = [c for c in passed if len(c.shapes) > 1]
+    if tried:
+        page.paragraph("Right at so many of the shapes that were tried: " + ", ".join(
+            f"{names[c.file]} {sum(s.right for s in c.shapes)} of {len(c.shapes)}" for c in tried) + ".", hanging=4)
+
+
+def _alike(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
+    """Candidates whose texts are near to each other's, the model's or known ones; each pair once."""
+    told: set[frozenset[str]] = set()
+    lines = []
+    for candidate in result.candidates:
+        for found in candidate.alike:
+            pair = frozenset((candidate.file, found.file))
+            if pair not in told:
+                told.add(pair)
+                other = names.get(found.file) or clean(found.file, MOST_LINE)
+                lines.append(f"{names[candidate.file]} {found.words} {other}")
+    if lines:
+        page.heading("Near-duplicates")
+    for line in lines[:MOST_PAIRS]:
+        page.paragraph(line, hanging=4)
+    if len(lines) > MOST_PAIRS:
+        page.paragraph(f"and {len(lines) - MOST_PAIRS} more pairs, which the document has", "dim")
+
+
+def _score(timing: CandidateTiming) -> str:
+    return "" if timing.sol_score is None else f"{timing.sol_score:.2f}"
 
 
 def _with_intervals(timing: CandidateTiming) -> list[str]:
@@ -231,16 +289,17 @@ def _basis(page: Page, result: JudgeResult) -> None:
     """What the verdicts rest on: the problem's profile, the self-test, the isolation, the clocks, the seed."""
     page.heading("What this rests on")
     nothing = ["nothing about it is out of the ordinary"] if result.problem_profile else []
-    for label, words in (("problem", _words(result.problem_profile) or nothing), ("self-test", _words(result.selftest)),
+    for label, words in (("problem", words_of(result.problem_profile) or nothing),
+                         ("self-test", words_of(result.selftest)),
                          ("isolation", [result.isolation] if result.isolation else []),
-                         ("device", _words(result.environment))):
+                         ("device", words_of(result.environment))):
         if words:
             page.paragraph(clean(" ".join(words)), first=f"{label}: ", hanging=4)
     page.paragraph(f"seed: {result.seed}; `--seed {result.seed}` draws the same inputs again", hanging=4)
     page.paragraph(f"took: {units.seconds(result.seconds)}")
 
 
-def _words(document: dict[str, Any]) -> list[str]:
+def words_of(document: Mapping[str, Any]) -> list[str]:
     """The sentences of a problem's profile, a self-test or an environment: its ``words``, one text or several."""
     words = document.get("words") or ()
     return [words] if isinstance(words, str) else [str(word) for word in words]

@@ -128,12 +128,13 @@ class Link:
         self.worker.outputs.release()
         return reply, found
 
-    def construct(self, arguments: str, seed: int, training: bool, keywords: bool) -> None:
-        """Have ModelNew constructed and mirror its state; with ``keywords`` the last argument of every call is a
-        dictionary of what is given by keyword. Raises as `ask` does."""
+    def construct(self, arguments: str, seed: int, training: bool, keywords: bool, dtype: torch.dtype | None) -> None:
+        """Have ModelNew constructed, cast to ``dtype`` if there is one, and mirror its state; with ``keywords`` the
+        last argument of every call is a dictionary of what is given by keyword. Raises as `ask` does."""
         limit = min(STATE_BYTES, int(STATE_SHARE * free_bytes()))
         self._reserve(limit, 0, on_device=STATE_ON_DEVICE)
-        payload = {"arguments": arguments, "seed": seed, "training": training, "limit": limit, "keywords": keywords}
+        payload = {"arguments": arguments, "seed": seed, "training": training, "limit": limit, "keywords": keywords,
+                   "dtype": str(dtype).removeprefix("torch.") if dtype is not None else None}
         reply = self.ask("construct", payload, "build")
         try:
             found, _ = protocol.tensors(reply.get("effects"), self.worker.outputs, self.device, limit, _nothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -82,6 +83,12 @@ class Mirror:
             if kind == told.get("kind") and path == told.get("path"):
                 return protocol.item(tensors_of(self._value(kind, owner, name)), told.get("leaf")).untyped_storage()
         raise Broken("named a state that it does not have")
+
+    def tensors(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+        """Kind, path and the tensors themselves of all that is there; what is written into them is sent."""
+        for kind, path, owner, name in self.places:
+            for tensor in tensors_of(self._value(kind, owner, name)):
+                yield kind, path, tensor
 
     def bytes(self) -> int:
         """Bytes of all tensors."""

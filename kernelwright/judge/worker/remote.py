@@ -47,14 +47,16 @@ class RemoteCandidate(nn.Module):
     raised = _Fact("raised", "The candidate's last exception, or None.")
     link = _Fact("itself", "The connection (`Link`), for requests of other kinds.")
 
-    def __init__(self, worker: Worker, problem: Problem, seed: int, training: bool, *, load: bool = True) -> None:
-        """``load`` imports the candidate's file; without it another instance takes the place of the one before."""
+    def __init__(self, worker: Worker, problem: Problem, seed: int, training: bool, *, load: bool = True,
+                 dtype: torch.dtype | None = None) -> None:
+        """``load`` imports the candidate's file; without it another instance takes the place of the one before. With a
+        ``dtype`` all its floating parameters and buffers are cast to that."""
         super().__init__()
         arguments = arguments_of(problem)
         self.__dict__["_kernelwright_link"] = link = Link(worker, problem.device, self)
         if load:
             link.ask("load", {"source_name": worker.source_name, "import_seed": IMPORT_SEED}, "build")
-        link.construct(arguments, seed, training, gives_keywords(problem))
+        link.construct(arguments, seed, training, gives_keywords(problem), dtype)
         self.training = training
 
     def expect(self, outputs: Any) -> None:

@@ -101,6 +101,10 @@ def test_each_has_its_own_verdict_and_reason(judged, name, verdict, words):
 def test_copies_tie_and_the_document_says_the_same(judged):
     right, copy = of(judged, "right.py"), of(judged, "copy.py")
     assert right.rank_class == copy.rank_class and right.precision == copy.precision == "float32"
+    assert next((Path(a.file).name, a.share) for a in right.alike if a.of == "candidate") == ("copy.py", 1.0)
+    assert any(a.of == "problem" and a.share == 1 for a in right.alike)
+    assert [shape.words for shape in right.shapes] == ["the problem's own", "batch of 1", "batch of 49", "batch of 3"]
+    assert all(shape.right for shape in right.shapes) and not of(judged, "raises.py").shapes
     document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
     assert_fits(document, "judge")
     assert [c["verdict"] for c in document["candidates"]] == [c.verdict for c in judged.candidates]

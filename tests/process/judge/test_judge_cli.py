@@ -127,14 +127,14 @@ def test_an_empty_or_broken_file_is_no_bad_input(files: Path) -> None:
 def test_options_reach_the_judge(command: SimpleNamespace) -> None:
     status, _, _ = command.run(
         "model.py", "other.py", "set", "--seed", "7", "--effort", "thorough", "--precision", "any", "--backward",
-        "--own-kernels", "--target", "cpp", "--threads", "2", "--no-time", "--tiny", "--limit", "9.5", "--memory", "2",
-        "--diagnose-budget", "3", "--quiet")
+        "--own-kernels", "--rules", "all", "--target", "cpp", "--threads", "2", "--no-time", "--tiny", "--limit", "9.5",
+        "--memory", "2", "--diagnose-budget", "3", "--quiet")
     assert status == 0
     (path, candidates, settings), = command.asked
     assert path == Path("model.py") and len(candidates) == 4
     assert settings == JudgeSettings(seed=7, effort="thorough", precision="any", backward=True, own_kernels=True,
-                                     target="cpp", threads=2, time=False, tiny=True, limit=9.5, memory=2.0, quiet=True,
-                                     diagnose_budget=3.0)
+                                     rules="all", target="cpp", threads=2, time=False, tiny=True, limit=9.5,
+                                     memory=2.0, quiet=True, diagnose_budget=3.0)
     limits = settings.limits()
     assert (limits.build_seconds, limits.run_seconds, limits.memory_bytes) == (9.5, 9.5, 2 << 30)
     assert JudgeSettings().limits().memory_bytes is None and JudgeSettings().limits().build_seconds > 60
@@ -142,8 +142,8 @@ def test_options_reach_the_judge(command: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("option", [
     ["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"], ["--seed", "-1"], ["--threads", "0"],
-    ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"], ["--output", "result.txt"],
-    ["--device", "-1"], ["--device", "0", "--target", "cpp"], ["--diagnose-budget", "-1"],
+    ["--rules", "ours"], ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"],
+    ["--output", "result.txt"], ["--device", "-1"], ["--device", "0", "--target", "cpp"], ["--diagnose-budget", "-1"],
     ["--diagnose-budget", "5", "--verdict-only"]], ids=" ".join)
 def test_values_that_options_do_not_take(option: list[str], command: SimpleNamespace) -> None:
     status, out, err = command.run("model.py", "other.py", *option, "--json", "--quiet")
@@ -265,3 +265,42 @@ def test_the_document_names_every_option(capfd: pytest.CaptureFixture[str]) -> N
     options = set(re.findall(r"(--[a-z-]+)", capfd.readouterr().out)) - {"--help"}
     assert len(options) >= 16
     assert {option for option in options if f"`{option}" not in DOCUMENT.read_text()} == set()
+
+
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.randn(4)]
+"""
+
+
+def test_a_page_of_all_candidates(files: Path, command: SimpleNamespace) -> None:
+    status, out, _ = command.run("model.py", "other.py", "set", "--report", "found.html", "--quiet")
+    page = (files / "found.html").read_text()
+    assert status == 0 and page.startswith(("\n", "<!doctype html>")) and "x = 1" in page and "set/more/b.py" in page
+    assert "4 candidates" in out and "a10.py" in page
+    status, out, _ = command.run("model.py", "other.py", "--report", "found.html", "--quiet", "--json")
+    assert status == 2 and json.loads(out)["error"]["code"] == "KW402" and len(command.asked) == 1
+    assert command.run("model.py", "other.py", "--report", "found.html", "--force", "--quiet")[0] == 0
+    assert (files / "found.html").read_text() != page
+    status, out, _ = command.run("model.py", "other.py", "--report", "found.txt", "--quiet", "--json")
+    assert status == 2 and json.loads(out)["error"]["code"] == "KW403"
+
+
+def test_prompts_take_the_reports_place_and_stand_in_the_document(files: Path, command: SimpleNamespace) -> None:
+    (files / "model.py").write_text(MODEL)
+    command.answer = lambda file: right(file, None) if file == "other.py" else CandidateResult(
+        file, "WRONG-NUMERIC", "The output is doubled.", "halve it")
+    arguments = ("model.py", "other.py", "set/a9.py", "--prompt", "--target", "cpp", "--quiet")
+    status, out, _ = command.run(*arguments, "-o", "found.json")
+    assert status == 1 and out.startswith("You write fast kernels") and "The output is doubled." in out
+    assert "torch.relu(x)" in out and "candidate" not in out.splitlines()[0]
+    document = json.loads((files / "found.json").read_text())
+    assert [bool(c["prompt"]) for c in document["candidates"]] == [False, True]
+    status, out, _ = command.run(*arguments, "--json")
+    assert json.loads(out)["candidates"][1]["prompt"] == document["candidates"][1]["prompt"]

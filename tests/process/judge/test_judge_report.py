@@ -10,7 +10,15 @@ import re
 import pytest
 from judge_tools import certificate, judged, output, right, timing
 
-from kernelwright.judge.records import ERROR_UNIT, SCHEMA, CandidateResult, Finding, plain_allclose
+from kernelwright.judge.records import (
+    ERROR_UNIT,
+    SCHEMA,
+    ByRules,
+    CandidateResult,
+    Finding,
+    TriedShape,
+    plain_allclose,
+)
 from kernelwright.judge.report.rank import rank
 from kernelwright.judge.report.text import clean, render_text, short_names
 from kernelwright.judge.verdicts import VERDICTS
@@ -156,7 +164,8 @@ def test_names_without_the_common_folder(files: list[str], shown: list[str]) -> 
 FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "problem_profile", "selftest", "isolation",
           "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
-                    "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate", "untried"}
+                    "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate", "untried",
+                    "by_rules", "prompt", "alike", "shapes"}
 
 
 def test_document_has_everything_and_only_finite_numbers() -> None:
@@ -196,3 +205,19 @@ def test_plain_allclose_is_per_element_on_the_problems_own_inputs() -> None:
 
 def test_a_candidate_that_never_ran_has_no_error() -> None:
     assert dataclasses.replace(EMPTY, certificate=certificate(passed=False)).error is None
+
+
+def test_other_rules_scores_and_shapes_have_their_places() -> None:
+    ours = right("set/a.py", by_rules=(ByRules("kernelbench", "KernelBench", False, "of NaN", 4, 5),),
+                 shapes=(TriedShape("the problem's own", True), TriedShape("batch of 1", False)))
+    assert ours.timing is not None
+    ours = dataclasses.replace(ours, timing=dataclasses.replace(ours.timing, sol_score=0.834))
+    wrong = dataclasses.replace(WRONG, by_rules=(ByRules("kernelbench", "KernelBench", None, "it ended"),))
+    text = render_text(judged(*rank([ours, wrong])))
+    words = " ".join(text.split())
+    assert "candidate ours KernelBench a.py OK wrong wrong.py WRONG-NUMERIC ?" in words
+    assert "a.py: wrong by KernelBench's rules (4 of 5 trials), right by ours: of NaN." in words
+    assert "wrong.py: not judged by KernelBench's rules: it ended." in words
+    assert re.search(r"rank\s+time \(95 %\)\s+over eager \(95 %\)\s+SOL", text) and " 0.83\n" in text
+    assert "a.py 1 of 2." in words
+    assert "SOL" not in render_text(all_kinds()) and "rules of others" not in render_text(all_kinds())
