@@ -22,8 +22,8 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
-from kernelwright.plan.lowering.attention import with_attention
+from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
+from kernelwright.plan.lowering.fused import with_fused
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.reading.access import MustStore
@@ -96,7 +96,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows, large
     reductions and dear functions may gain from a kernel of their own: tuning measures them.
     """
-    if isinstance(step.kernel, (Contraction, Recurrence, Attention)):
+    if isinstance(step.kernel, (Contraction, Recurrence, Attention, BatchedProduct)):
         return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
@@ -124,7 +124,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     if rolled not in known:
         known[rolled] = roll(roots, apart)
         if attention:
-            known[rolled] = with_attention(roots, apart, known[rolled])
+            known[rolled] = with_fused(roots, apart, known[rolled])
     while True:
         lowered = prepare(roots, kept_whole(kept), move_bias, channels_last, products, whole,
                           known[rolled])

@@ -31,7 +31,7 @@ from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Load
 from kernelwright.plan.expressions import walk as walk_expression
-from kernelwright.plan.lowering.attention import attended
+from kernelwright.plan.lowering.fused import fused
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig, KernelStep, LibraryCall, Measurement, Plan
@@ -86,7 +86,7 @@ def worth_trying(graph: Graph, kept: Mapping[Node, str], *, attention: bool) -> 
     whether those of attention are another kernel's."""
     found = [n for n in graph.nodes() if n not in kept and can_contract(n)
              and n.operator.operations(n) >= _LEAST_OPERATIONS]
-    taken = attended(graph, kept) if attention and found else frozenset()
+    taken = fused(graph, kept) if attention and found else frozenset()
     return [n for n in found if n not in taken]
 
 
