@@ -27,11 +27,11 @@ from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.rolling.roll import Rolled, after
 
 #: Products of a batch at least: fewer leave most multiprocessors without one.
-_LEAST_PRODUCTS = 32
+_LEAST_PRODUCTS = 16
 #: Points of depth at most: longer sums are the library's, and tensor cores'.
 _MOST_DEPTH = 256
 #: Bytes that the library's way moves at least: less is over before a launch is.
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = 1 << 17
 #: A kernel must be predicted to take less than this share of the library's time.
 _WIN = 0.9
 #: Operations in the time of one byte of memory: of a kernel's multiply-adds in float32 with both operands from shared

@@ -230,7 +230,9 @@ def cycles(kernel: BatchedProduct, layout: Layout) -> float:
     shared = warps * deep / 4 * wavefronts
     products = warps * 32 * one.each * other.each * deep / HOPPER.float32_products
     moved = (one.tile + other.tile) * depth
-    loads = sum(isinstance(part, Load) for part in walk(kernel.store.expression))
+    loads = sum(isinstance(part, Load) and all(any(part.index.strides[a] for a in axes_of(kernel, kind))
+                                               for kind in ("rows", "columns"))
+                for part in walk(kernel.store.expression))  # others have few elements
     stored = one.tile * other.tile
     vectors = 4 if quick.vector == 4 else 1
     moves = (moved / 4 + (1 + loads) * stored / vectors) * _PER_MOVE / HOPPER.float32_products
