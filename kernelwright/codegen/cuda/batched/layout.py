@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import product
 from math import ceil, prod
 
@@ -246,7 +246,7 @@ def cycles(kernel: BatchedProduct, layout: Layout) -> float:
     return tiles * (max(memory, multiplying) + (1 - 0.8 * hidden) * min(memory, multiplying) + started)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def choose(kernel: BatchedProduct) -> Layout | None:
     """The layout of the fewest cycles; None where none fits."""
     return min(layouts(kernel), key=lambda layout: cycles(kernel, layout), default=None)
