@@ -71,6 +71,49 @@ class _Function:
         return f"{self.name}({', '.join([*([first] if first else []), *self.pointers, *self.axes])})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An operand in the blocks of a kernel.
+
+    along: whether its neighbours lie along depth. tiles: how many its side, of ``size`` points, is cut into. order: the
+    side's axes in the order in which they are read. lane: the axis along which four neighbours are read at a time, or
+    None. period: see `period_of`. pitch and floats: of its place in shared memory, for one product.
+    """
+
+    word: str
+    kind: str
+    expression: Expression
+    side: Side
+    along: bool
+    size: int
+    tiles: int
+    order: tuple[int, ...]
+    lane: int | None
+    period: int
+    pitch: int
+    floats: int
+
+
+def _operands(kernel: BatchedProduct, layout: Layout) -> tuple[_Operand, _Operand]:
+    """The left and the right operand."""
+    found = []
+    for n, (word, kind, expression, side) in enumerate((("left", "rows", kernel.left, layout.rows),
+                                                        ("right", "columns", kernel.right, layout.columns))):
+        domain, along, size = kernel.domain, along_depth(kernel)[n], kernel.sizes[n]
+        tiles, index = ceil(size / side.tile), main_load(expression, domain=domain)
+        own, depth = list(axes_of(kernel, kind)), axes_of(kernel, "depth")
+        order = order_in_memory(index, own) if tiles == 1 and index is not None else own
+        lane = nearest(index, depth if along else axes_of(kernel, kind), domain)
+        last = (depth[-1] if depth else None) if along else order[-1] if order else None
+        if lane is None or lane != last or index is None or abs(index.strides[lane]) != 1 or domain[lane] % 4 or \
+                not (along or side.tile % 4 == 0):
+            lane = None
+        period = period_of(kernel, word, layout)
+        found.append(_Operand(word, kind, expression, side, along, size, tiles, tuple(order), lane, period,
+                              layout.pitch(side, along, period), layout.floats(side, along, period)))
+    return found[0], found[1]
+
+
 class _Text:
     """The text of one kernel."""
 
@@ -80,14 +123,10 @@ class _Text:
                       **{kind: axes_of(kernel, kind) for kind in ("rows", "columns", "depth")}}
         letters = {"outer": "n", "rows": "i", "columns": "j", "depth": "k"}
         self.names = [f"{letters[kind]}{axis - axes.start}" for kind, axes in self.kinds.items() for axis in axes]
-        self.along, self.by_rows = along_depth(kernel), stored_by_rows(kernel)
-        self.periods = {word: period_of(kernel, word, layout) for word in ("left", "right")}
-        self.floats = {"left": layout.floats(layout.rows, self.along[0], self.periods["left"]),
-                       "right": layout.floats(layout.columns, self.along[1], self.periods["right"])}
+        self.by_rows, self.operands = stored_by_rows(kernel), _operands(kernel, layout)
         self.vectors: set[str] = set()  # pointers that must be aligned to 16 bytes
         self.values: list[str] = []
-        rows, columns, _ = kernel.sizes
-        self.row_tiles, self.column_tiles = ceil(rows / layout.rows.tile), ceil(columns / layout.columns.tile)
+        self.row_tiles, self.column_tiles = (operand.tiles for operand in self.operands)
         self.blocks = ceil(kernel.groups / layout.products) * self.row_tiles * self.column_tiles
         self.whole = "long long" if kernel.groups >= 2**31 - 2**10 else "int"
         if self.blocks > _MOST_BLOCKS:
@@ -101,17 +140,16 @@ class _Text:
         read = loads_of([kernel.left, kernel.right, kernel.store.expression])
         used = {"out0", *(f"in{load.buffer}" for load in read)}
         own = [(kind, pointer) for kind, pointer in pairs if pointer in used]
-        loads = {word: self._loading(word) for word in ("left", "right")}
-        store = self._storing()
+        left, right = self.operands
+        loads, store = [self._loading(operand) for operand in (left, right)], self._storing()
         text = fill(text_beside(__file__, "batched.cuh"), {
             "NAME": name, "COMMENT": f"{kernel.groups} products of {rows} x {depth} and {depth} x {columns} matrices.",
             "THREADS": layout.threads, "PARAMETERS": ", ".join(f"{kind} {pointer}" for kind, pointer in own),
             "ROWS_EACH": layout.rows.each, "COLUMNS_EACH": layout.columns.each, "STEP": layout.step,
             **self._steps(), **self._threads(),
-            "LEFT_FLOATS": layout.products * self.floats["left"],
-            "RIGHT_FLOATS": layout.products * self.floats["right"],
-            "LOAD_LEFT": loads["left"], "LOAD_RIGHT": loads["right"], "READ_LEFT": self._reading("left"),
-            "READ_RIGHT": self._reading("right"), "TILE": _lines(self._tile(), 2), "STORE": store,
+            "LEFT_FLOATS": layout.products * left.floats, "RIGHT_FLOATS": layout.products * right.floats,
+            "LOAD_LEFT": loads[0], "LOAD_RIGHT": loads[1], "READ_LEFT": self._reading(left),
+            "READ_RIGHT": self._reading(right), "TILE": _lines(self._tile(), 2), "STORE": store,
             "VALUES": "\n".join(self.values), "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
             "LAUNCH": "\n".join(f"  {line}" for line in [
                 *alignment_check(name, sorted(self.vectors)),
@@ -130,8 +168,8 @@ class _Text:
         number = "in_tile" if several else "thread"
         lines.append(f"const int own_{quick} = {number} % {count}, own_{slow} = {number} / {count};")
         has = f"own < {layout.products}" if several else f"thread < {layout.active}"
-        tiles = {f"{word.upper()}_TILE": f"{word}s" + f" + own * {self.floats[word]}" * several
-                 for word in ("left", "right")}
+        tiles = {f"{operand.word.upper()}_TILE": f"{operand.word}s" + f" + own * {operand.floats}" * several
+                 for operand in self.operands}
         return {"OWN": _lines(lines, 2), "IF_OWN": f"    if ({has}) {{" if idle else "    {", **tiles,
                 "LEAVE": f"  if ({has.replace('<', '>=')}) return;\n" if idle else ""}
 
@@ -225,88 +263,73 @@ class _Text:
 
     # From memory to shared memory ---------------------------------------------------------------------
 
-    def _loading(self, word: str) -> str:
+    def _loading(self, operand: _Operand) -> str:
         """Statements that bring an operand's tile for a step of depth, with zeros where depth ends within it."""
-        kernel, layout = self.kernel, self.layout
-        expression, kind, side, along, size, tiles = {
-            "left": (kernel.left, "rows", layout.rows, self.along[0], kernel.sizes[0], self.row_tiles),
-            "right": (kernel.right, "columns", layout.columns, self.along[1], kernel.sizes[1], self.column_tiles),
-        }[word]
-        domain, depth = kernel.domain, kernel.sizes[2]
-        index = main_load(expression, domain=domain)
-        order = list(self.kinds[kind])
-        if tiles == 1 and index is not None:
-            order = order_in_memory(index, order)
-        lane = nearest(index, self.kinds["depth"] if along else self.kinds[kind], domain)
-        last = self.kinds["depth"][-1] if along and self.kinds["depth"] else order[-1] if order else None
-        fits = lane is not None and lane == last and domain[lane] % 4 == 0 and index is not None \
-            and abs(index.strides[lane]) == 1 and (along or side.tile % 4 == 0)
-        lane = lane if fits else None
-        function = self._function(word, expression, lane)
-        four = 4 if lane is not None else 1
-        quick = layout.step // four if along else side.tile // four
-        count = layout.products * (quick * side.tile if along else quick * layout.step)
-        per_product = count // layout.products
+        kernel, layout, side, along = self.kernel, self.layout, operand.side, operand.along
+        depth, four = kernel.sizes[2], operand.lane is not None
+        function = self._function(operand.word, operand.expression, operand.lane)
+        # Elements or four neighbours by number: those of a point of a side, or of depth, one after the other.
+        quick = (layout.step if along else side.tile) // (4 if four else 1)
         slow = side.tile if along else layout.step
-        near = f"number % {quick}" + (" * 4" if four > 1 else "")
-        far = f"number / {quick}" + (f" % {slow}" if layout.products > 1 else "")
+        count = layout.products * quick * slow
+        near = f"number % {quick}" + " * 4" * four
+        far = f"number / {quick}" + f" % {slow}" * (layout.products > 1)
         local, deep = (far, near) if along else (near, far)
-        point = f"first_{kind[:-1]} + local" if tiles > 1 else "local"
+        point = f"first_{operand.kind[:-1]} + local" if operand.tiles > 1 else "local"
         depth_point = "begin + deep" if depth > layout.step else "deep"
-        # Of all points of a side in memory's order: the number by which the tile counts them.
-        counted = self._counted(kind, order)
-        lanes_apart = 1
-        if counted is not None and lane is not None and not along:
-            lanes_apart = prod(domain[a] for a in self.kinds[kind] if a > lane)
-        pitch = layout.pitch(side, along, self.periods[word])
-        shown = "place" if counted is not None else "local"
-        if along:
-            spread = f"({shown} % {side.vector} * {side.threads * side.times} + {shown} / {side.vector})" \
-                if side.vector > 1 else shown
-            at = f"{spread} * {pitch} + deep"
-        else:
-            at = f"deep * {pitch} + {shown}"
-        floats = self.floats[word]
-        at = f"number / {per_product} * {floats} + {at}" if layout.products > 1 else at
+        product = f"number / {quick * slow}"
         batch = min(_ON_THE_WAY, ceil(count / layout.threads))
         stride = batch * layout.threads
-        conditions = [f"number < {count}"] if count % stride else []
+        there = [f"number < {count}"] if count % stride else []
         guards = [f"group < {kernel.groups}"] if kernel.groups % layout.products else []
-        guards += [f"{point} < {size}"] if tiles > 1 and size % side.tile else []
+        guards += [f"{point} < {operand.size}"] if operand.tiles > 1 and operand.size % side.tile else []
         guards += [f"{depth_point} < {depth}"] if depth % layout.step else []
-        place_lines = [f"const int local = {local}, deep = {deep};"]
-        outer = [n for n in function.axes if self.names.index(n) in self.kinds["outer"]]
-        group = f"first + number / {per_product}" if layout.products > 1 else "first"
-        read = [*place_lines, f"const {self.whole} group = {group};", *self._places("outer", "group", outer),
-                *self._places(kind, point, function.axes, order),
+        place = f"const int local = {local}, deep = {deep};"
+        read = [place, f"const {self.whole} group = first{f' + {product}' * (layout.products > 1)};",
+                *self._places("outer", "group", function.axes),
+                *self._places(operand.kind, point, function.axes, operand.order),
                 *self._places("depth", depth_point, function.axes)]
-        call = f"{function.call('x[n]')};" if four > 1 else f"x[n] = {function.call()};"
-        zero = ["#pragma unroll", "for (int v = 0; v < 4; ++v) x[n][v] = 0.0f;"] if four > 1 else ["x[n] = 0.0f;"]
-        every = [*conditions, *guards]
-        read += [f"if ({' && '.join(every)}) {{", f"  {call}", "} else {", *indent(zero), "}"] if every else [call]
-        write = [*place_lines]
-        if counted is not None:
-            write += [*self._places(kind, "local", [self.names[a] for a in order], order),
-                      f"const int place = {counted};"]
-        if self.periods[word]:
-            moved = f"(place + v * {lanes_apart})" if lanes_apart > 1 else "place"
-            at = at.replace("+ place", f"+ {moved} + {moved} / {self.periods[word]} * 4")
-        target = f"{word}s + {at}"
-        if four == 1:
-            write.append(f"{word}s[{at}] = x[n];")
-        elif along or lanes_apart == 1:
-            write.append(f"kw_write4({target}, x[n]);")
+        call = f"{function.call('x[n]')};" if four else f"x[n] = {function.call()};"
+        if there or guards:
+            zero = ["#pragma unroll", "for (int v = 0; v < 4; ++v) x[n][v] = 0.0f;"] if four else ["x[n] = 0.0f;"]
+            read += [f"if ({' && '.join([*there, *guards])}) {{", f"  {call}", "} else {", *indent(zero), "}"]
         else:
-            spread = at if self.periods[word] else f"{at} + v * {lanes_apart}"
-            write += ["#pragma unroll", f"for (int v = 0; v < 4; ++v) {word}s[{spread}] = x[n][v];"]
-        if conditions:
-            write = [f"if ({conditions[0]}) {{", *indent(write), "}"]
-        number = f"const int number = thread + n * {layout.threads}" + ("" if count <= stride else " + turn") + ";"
-        lines = [f"float x[{batch}]{'[4]' if four > 1 else ''};", "#pragma unroll",
-                 f"for (int n = 0; n < {batch}; ++n) {{", *indent([number, *read]), "}", "#pragma unroll",
-                 f"for (int n = 0; n < {batch}; ++n) {{", *indent([number, *write]), "}"]
+            read.append(call)
+        write = [place, *self._writing(operand, product)]
+        write = [f"if ({there[0]}) {{", *indent(write), "}"] if there else write
+        number = f"const int number = thread + n * {layout.threads}{' + turn' * (count > stride)};"
+        each = ["#pragma unroll", f"for (int n = 0; n < {batch}; ++n) {{"]
+        lines = [f"float x[{batch}]{'[4]' * four};", *each, *indent([number, *read]), "}", *each,
+                 *indent([number, *write]), "}"]
         opening = "{" if count <= stride else f"for (int turn = 0; turn < {count}; turn += {stride}) {{"
         return _lines([opening, *indent(lines), "}"], 4)
+
+    def _writing(self, operand: _Operand, product: str) -> list[str]:
+        """Statements that write what was brought to shared memory."""
+        word, side, period = operand.word, operand.side, operand.period
+        counted = self._counted(operand.kind, operand.order)
+        lines = [] if counted is None else [
+            *self._places(operand.kind, "local", [self.names[a] for a in operand.order], operand.order),
+            f"const int place = {counted};"]
+        shown = "local" if counted is None else "place"
+        apart = 1  # places between the four neighbours
+        if counted is not None and operand.lane is not None and not operand.along:
+            apart = prod(self.kernel.domain[a] for a in self.kinds[operand.kind] if a > operand.lane)
+        if operand.along:
+            spread = f"({shown} % {side.vector} * {side.threads * side.times} + {shown} / {side.vector})" \
+                if side.vector > 1 else shown
+            at = f"{spread} * {operand.pitch} + deep"
+        elif period:
+            moved = f"({shown} + v * {apart})" if apart > 1 else shown
+            at = f"deep * {operand.pitch} + {moved} + {moved} / {period} * 4"
+        else:
+            at = f"deep * {operand.pitch} + {shown}" + f" + v * {apart}" * (apart > 1)
+        at = f"{product} * {operand.floats} + {at}" if self.layout.products > 1 else at
+        if operand.lane is None:
+            return [*lines, f"{word}s[{at}] = x[n];"]
+        if operand.along or apart == 1:
+            return [*lines, f"kw_write4({word}s + {at}, x[n]);"]
+        return [*lines, "#pragma unroll", f"for (int v = 0; v < 4; ++v) {word}s[{at}] = x[n][v];"]
 
     def _counted(self, kind: str, order: Sequence[int]) -> str | None:
         """The number of a point by the names of its axes, where memory has them in another order; else None."""
@@ -318,18 +341,16 @@ class _Text:
 
     # From shared memory to registers, and to memory ---------------------------------------------------
 
-    def _reading(self, word: str) -> str:
+    @staticmethod
+    def _reading(operand: _Operand) -> str:
         """Statements that read a thread's elements of four points of depth."""
-        layout = self.layout
-        side, along = (layout.rows, self.along[0]) if word == "left" else (layout.columns, self.along[1])
-        tile, to = f"{word}_tile", "a" if word == "left" else "b"
-        period = self.periods[word]
-        own, pitch = "own_row" if word == "left" else "own_column", layout.pitch(side, along, period)
+        side, pitch, period = operand.side, operand.pitch, operand.period
+        tile, to, own = f"{operand.word}_tile", "a" if operand.word == "left" else "b", f"own_{operand.kind[:-1]}"
 
         def shifted(place: str) -> str:
             return f"({place}) + ({place}) / {period} * 4" if period else place
         lines = ["#pragma unroll"]
-        if along:
+        if operand.along:
             rows = side.threads * side.times
             place = f"e % {side.vector} * {rows} + e / {side.vector} * {side.threads} + {own}" if side.vector > 1 else \
                 f"e * {side.threads} + {own}"
