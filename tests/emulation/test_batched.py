@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batched_cases import CASES, Case, plain
+from batched_cases import CASES, Case, ordered, plain
 from graph_tools import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +122,25 @@ def test_any_layout_of_any_sizes(tmp_path_factory, drawn):
     for number, (case, _) in enumerate(drawn):
         inputs = case.tensors()
         check(case, inputs, run(([case for case, _ in drawn], sources, built), number, inputs))
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Case:
+    """Products of drawn sizes, of which each tensor lies in a drawn order."""
+    sizes = {c: draw(st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16])) for c in "ghimjnk"}
+    terms = ["".join(draw(st.permutations(letters))) for letters in ("ghimk", "ghkjn", "ghimjn")]
+    return ordered(sizes, terms, **{word: draw(st.booleans()) for word in ("factor", "beside", "joined")})
+
+
+@examples(4)
+@given(st.lists(orders(), min_size=8, max_size=8))
+def test_any_order_of_axes(tmp_path_factory, drawn):
+    sources = [generate.generate(case.kernel, f"k{n}_batched") for n, case in enumerate(drawn)]
+    built = compiled(sources, "cuda", tmp_path_factory.mktemp("drawn"))
+    for number, case in enumerate(drawn):
+        inputs = case.tensors()
+        torch.testing.assert_close(case.meant(inputs), case.wanted(inputs), rtol=1e-11, atol=1e-12)
+        check(case, inputs, run((drawn, sources, built), number, inputs))
 
 
 def test_chosen_layouts_have_room():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from graph_tools import leaf
@@ -117,6 +118,29 @@ def by_letters(equation: str, **sizes: int) -> Case:
     terms, _ = equation.split("->")
     operands = [leaf(f"x{n}", *(sizes[c] for c in term)) for n, term in enumerate(terms.split(","))]
     return case_of(f"{equation} {sizes}", make("contract", *operands, equation=equation))
+
+
+def ordered(sizes: dict[str, int], terms: Sequence[str], *, factor: bool, beside: bool, joined: bool) -> Case:
+    """A product over letters (g and h of groups, i and m of rows, j and n of columns, k of depth) whose operands and
+    result memory has in any order of these; with a factor of an operand, what is added, and axes of the result that are
+    joined."""
+    left, right, result = terms
+    a, b = leaf("a", *(sizes[c] for c in left)), leaf("b", *(sizes[c] for c in right))
+    one = make("mul", a, make("sigmoid", leaf("f", *(sizes[c] if c in "gk" else 1 for c in left)))) if factor else a
+
+    def matrices(node: Node, term: str, *kinds: str) -> Node:
+        order = [c for kind in kinds for c in kind]
+        return shaped(turned(node, *(term.index(c) for c in order)),
+                      *(prod(sizes[c] for c in kind) for kind in kinds))
+
+    product = make("matmul", matrices(one, left, "gh", "im", "k"), matrices(b, right, "gh", "k", "jn"))
+    letters = "ghimjn"
+    shown = turned(shaped(product, *(sizes[c] for c in letters)), *(letters.index(c) for c in result))
+    if beside:
+        shown = make("add", make("mul", shown, constant(0.5)), leaf("z", *shown.shape[-3:]))
+    if joined:
+        shown = shaped(shown, shown.shape[0] * shown.shape[1], -(-shown.size // (shown.shape[0] * shown.shape[1])))
+    return case_of(f"{terms} {sizes}", product, shown)
 
 
 def counted(groups: int) -> Case:
