@@ -134,7 +134,7 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
                                         move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
                                         channels_last=mode.plan.channels_last, contractions=mode.plan.contractions,
-                                        attention=mode.plan.attention))
+                                        fuses_products=mode.plan.fuses_products))
 
 
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
@@ -213,7 +213,7 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
         last = mode.plan.channels_last & nodes
         kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}
         plan = make_plan(rewriting.graph, captured, kept, move_bias=device.adds_bias_apart or bool(last),
-                         channels_last=last, attention=mode.plan.attention)
+                         channels_last=last, fuses_products=mode.plan.fuses_products)
         return replace(mode, captured=captured, rewriting=rewriting,
                        plan=replace(plan, layout=mode.plan.layout if last else ""))
 

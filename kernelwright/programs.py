@@ -148,7 +148,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 with stages.stage("plan"):
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
                     plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen,
-                                     attention=device.fuses_attention)
+                                     fuses_products=device.fuses_products)
                     plan = predicted_plan(plan, graph, device)
                     modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:

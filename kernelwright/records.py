@@ -54,7 +54,7 @@ class KernelUse:
 
     name: str
     kind: str
-    """loop, scan, extremum, recurrence, contraction, region sum or spectral energy."""
+    """loop, scan, extremum, recurrence, attention, batched product, contraction, region sum or spectral energy."""
     meaning: str
     covers: tuple[str, ...]
     """Operators, as ``name (file:line)``."""

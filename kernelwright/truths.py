@@ -18,7 +18,7 @@ from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.forms import flat
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Attention, Recurrence, Scan
+from kernelwright.plan.kernels import Attention, BatchedProduct, Recurrence, Scan
 from kernelwright.problem import Problem
 from kernelwright.problem.arguments import received
 from kernelwright.problem.memory import available_memory, release
@@ -132,8 +132,8 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
     informative = {"with Inf"} if finite else set()
     signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
     # A product whose terms vanish has the sign of whichever was added last.
-    adds = any(isinstance(s.kernel, (Contraction, Attention)) or (isinstance(s.kernel, Recurrence) and s.kernel.weights)
-               for s in mode.plan.kernels)
+    adds = any(isinstance(s.kernel, (Contraction, Attention, BatchedProduct))
+               or (isinstance(s.kernel, Recurrence) and s.kernel.weights) for s in mode.plan.kernels)
     if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
         # So it is where a running product leaves the range of its type: zero times infinity.
         informative |= {"with Inf", "large", "scaled", "heavy-tailed", "loud start", "loud end", "loud tile"}

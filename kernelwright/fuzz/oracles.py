@@ -269,7 +269,8 @@ def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterat
     """The plan of a graph, and one as tuning makes them, with operators left to PyTorch and convolutions channels-last;
     where the target has such kernels the one with every contraction as a kernel, too."""
     with _Stage("plan"):
-        plan = make_plan(graph, captured, move_bias=device.adds_bias_apart, attention=has_skeleton(Attention, target))
+        plan = make_plan(graph, captured, move_bias=device.adds_bias_apart,
+                         fuses_products=has_skeleton(Attention, target))
     yield plan, ""
     operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n.op not in ("constant", "literal")]
     last = frozenset(n for n in operators if can_be_channels_last(n))

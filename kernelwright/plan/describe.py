@@ -11,7 +11,16 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.contraction.record import Contraction, TargetTiling
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import (
+    Attention,
+    BatchedProduct,
+    Extremum,
+    LoopKernel,
+    Recurrence,
+    RegionSum,
+    Scan,
+    SpectralEnergy,
+)
 from kernelwright.plan.reading.pieces import COPIES
 from kernelwright.plan.records import KernelStep, Plan, TorchStep, Unrolled
 from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
@@ -73,6 +82,10 @@ def meaning(step: KernelStep) -> str:
         weights = "causal " * kernel.causal + "softmax of " * kernel.softmax
         return (f"{kernel.batch} times {kernel.rows} rows: {weights}products of {kernel.depth} elements with "
                 f"{kernel.columns} columns, times their {kernel.width} values; no product is stored")
+    if isinstance(kernel, BatchedProduct):
+        rows, columns, depth = kernel.sizes
+        return (f"{kernel.groups} products of {rows} x {depth} and {depth} x {columns} matrices, which are read where "
+                "they lie, float32 multiply-adds: " + ", ".join(list(dict.fromkeys(title(n) for n in step.covers))[:8]))
     if step.copies:
         return f"copy in another order of axes: {list(step.inputs[0].shape)} to {list(step.outputs[0].shape)}"
     words = [title(n) for n in step.covers]
@@ -192,6 +205,7 @@ def kernel_uses(plan: Plan, device: Device) -> tuple[KernelUse, ...]:
     """The kernels with their meaning."""
     kinds = {LoopKernel: "loop", RegionSum: "region sum", SpectralEnergy: "spectral energy",
              Scan: "scan", Extremum: "extremum", Recurrence: "recurrence", Attention: "attention",
+             BatchedProduct: "batched product",
              Contraction: "contraction"}
     return tuple(KernelUse(s.name, kinds[type(s.kernel)], meaning(s),
                            tuple(dict.fromkeys(f"{title(n)} ({place(n.origin)})" for n in s.covers)),

@@ -246,6 +246,52 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchedProduct:
+    """Products of small matrices, one at each point of ``outer``, with what is made of each sum.
+
+    i are the points of ``rows``, j those of ``columns`` and k those of ``depth``, each of any number of axes::
+
+        sum[i, j] = sum over k of left[i, k] * right[k, j]
+
+    and ``store`` writes its expression, in which ``Reduced(0)`` is the sum, at every point but those of ``depth``.
+    Index strides have an entry for each axis of ``domain``: of ``outer``, ``rows``, ``columns`` and ``depth``. ``left``
+    does not move along columns, ``right`` not along rows, and the store not along depth. Operands may have any types
+    that kernels load; all arithmetic is that of float32, and the order of a sum is the same in every call.
+    """
+
+    outer: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    depth: tuple[int, ...]
+    left: Expression
+    right: Expression
+    store: Store
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    compute: str = "float32"
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        """Sizes of the axes of indices."""
+        return (*self.outer, *self.rows, *self.columns, *self.depth)
+
+    @property
+    def groups(self) -> int:
+        """Products: points of the outer axes."""
+        return prod(self.outer)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Points of rows, columns and depth."""
+        return prod(self.rows), prod(self.columns), prod(self.depth)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of all sums."""
+        return self.groups * prod(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """Along an axis of ``length`` positions, at every outer point: combine, then store.
 

@@ -22,8 +22,8 @@ from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Load
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
-from kernelwright.plan.lowering.attention import with_attention
+from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
+from kernelwright.plan.lowering.fused import with_fused
 from kernelwright.plan.lowering.lower import lowerable
 from kernelwright.plan.prepare import Lowered, prepare
 from kernelwright.plan.reading.access import MustStore
@@ -52,7 +52,7 @@ class _Failed(Exception):
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
               channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, KernelConfig] | None = None,
-              attention: bool = False, known: dict[Hashable, Any] | None = None) -> Plan:
+              fuses_products: bool = False, known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons; of a contraction with a
@@ -62,7 +62,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
-    attention: whether attention may be one kernel.
+    fuses_products: whether products may become kernels with what stands around them: attention and batched products.
     known: what plans of the same graph have compiled of groups by then, to which this one adds: what they have in
     common is not compiled again. It keeps their nodes alive, and lives no longer than a run.
     """
@@ -71,7 +71,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
         try:
-            plan = _attempt(graph, kept, move_bias, channels_last, products, attention, known)
+            plan = _attempt(graph, kept, move_bias, channels_last, products, fuses_products, known)
         except _Failed as failed:  # what is at fault stays with PyTorch, and the rest is planned
             nodes = [n for n in failed.nodes if n not in kept_whole(kept)]
             if not nodes:
@@ -96,7 +96,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     An operator whose inputs were rewritten is another node, of the same kind and origin. Norms, windows, large
     reductions and dear functions may gain from a kernel of their own: tuning measures them.
     """
-    if isinstance(step.kernel, (Contraction, Recurrence, Attention)):
+    if isinstance(step.kernel, (Contraction, Recurrence, Attention, BatchedProduct)):
         return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
@@ -109,7 +109,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
-             products: dict[Node, KernelConfig], attention: bool, known: dict[Hashable, Any]) -> Plan:
+             products: dict[Node, KernelConfig], fuses_products: bool, known: dict[Hashable, Any]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
     Reductions are taken in two stages for the sake of contractions that take the first one: those that none took stay
@@ -120,11 +120,11 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in graph.checks)]))
     whole: set[Node] = set()
     apart = frozenset((*kept_whole(kept), *unrolled(kept), *products, *channels_last))
-    rolled = "rolled", attention, *roots, apart
+    rolled = "rolled", fuses_products, *roots, apart
     if rolled not in known:
         known[rolled] = roll(roots, apart)
-        if attention:
-            known[rolled] = with_attention(roots, apart, known[rolled])
+        if fuses_products:
+            known[rolled] = with_fused(roots, apart, known[rolled])
     while True:
         lowered = prepare(roots, kept_whole(kept), move_bias, channels_last, products, whole,
                           known[rolled])
@@ -140,7 +140,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     left = tuple(u for u in updates if u.name not in written)
     checks = tuple(replace(c, value=lowered.values[c.value]) for c in graph.checks if c.is_truth)
     return Plan(graph, tuple(alternating(steps)), results, left, kept, channels_last, contractions=products,
-                checks=checks, attention=attention)
+                checks=checks, fuses_products=fuses_products)
 
 
 def _grouped(lowered: Lowered, known: dict[Hashable, Any]) -> tuple[Grouping, dict[Group, _Compiled]]:

@@ -9,9 +9,19 @@ from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.record import ROUNDED_SCHEMES, Contraction, TargetTiling
 from kernelwright.plan.expressions import Index, Load, walk
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, RegionSum, Scan, SpectralEnergy
+from kernelwright.plan.kernels import (
+    Attention,
+    BatchedProduct,
+    Extremum,
+    LoopKernel,
+    Recurrence,
+    RegionSum,
+    Scan,
+    SpectralEnergy,
+)
 
-Kernel = LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Recurrence | Attention | Contraction
+Kernel = (LoopKernel | RegionSum | SpectralEnergy | Scan | Extremum | Recurrence | Attention | BatchedProduct
+          | Contraction)
 """What a kernel means: one of these records."""
 
 
@@ -73,8 +83,9 @@ class KernelStep:
 
     @property
     def rolls(self) -> bool:
-        """Whether the kernel is a loop that was written out, of whose steps it does the work, or such an attention."""
-        return isinstance(self.kernel, (Recurrence, Attention)) and len(self.covers) > 1
+        """Whether the kernel is a loop that was written out, of whose steps it does the work, or such an attention, or
+        a batched product."""
+        return isinstance(self.kernel, (Recurrence, Attention, BatchedProduct)) and len(self.covers) > 1
 
     def left(self, reason: str) -> dict[Node, str]:
         """What becomes of the covered nodes without the kernel: the steps of a loop are planned one by one, others are
@@ -109,7 +120,8 @@ class LibraryCall(str):
 
 
 class Unrolled(str):
-    """Why the steps of a loop, or the operators of an attention, are not one kernel: each is planned like all else."""
+    """Why the steps of a loop, or the operators of an attention or of a batched product, are not one kernel: each is
+    planned like all else."""
 
     __slots__ = ()
 
@@ -144,8 +156,8 @@ class Plan:
     kept: nodes of the graph that stay torch calls, with the reason for the report, which for contractions may be a
     :class:`LibraryCall`; or that are steps of a loop, each for itself (:class:`Unrolled`).
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
-    words for the report. contractions: contractions of the graph that are kernels, and how. attention: whether
-    attention may be a kernel.
+    words for the report. contractions: contractions of the graph that are kernels, and how. fuses_products: whether
+    attention and batched products may be kernels.
     """
 
     graph: Graph
@@ -157,7 +169,7 @@ class Plan:
     layout: str = ""
     contractions: dict[Node, KernelConfig] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
-    attention: bool = False
+    fuses_products: bool = False
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

@@ -60,8 +60,9 @@ class Device:
         return self.kind == "cuda"
 
     @property
-    def fuses_attention(self) -> bool:
-        """Whether there is a kernel for attention, which takes the matrix units of compute capability 9.0."""
+    def fuses_products(self) -> bool:
+        """Whether products become kernels with what stands around them: attention, which takes the matrix units of
+        compute capability 9.0, and batched products, which were made for its memory."""
         if self.kind != "cuda":
             return False
         return not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)

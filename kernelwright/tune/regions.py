@@ -22,7 +22,7 @@ from kernelwright.emit.launcher import Launcher, make_launcher
 from kernelwright.ir.node import Node
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
+from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.records import RegionUse
@@ -43,7 +43,7 @@ _WIN_CLEARLY = 0.75
 # Seconds of timing one region, and how many are built at a time.
 _MOST_SECONDS, _TOGETHER = 0.5, 8
 _KIND = "regions"
-_REGIONAL = LoopKernel, Scan, Extremum, Recurrence, Attention
+_REGIONAL = LoopKernel, Scan, Extremum, Recurrence, Attention, BatchedProduct
 
 
 def regions(plan: Plan) -> list[list[KernelStep]]:

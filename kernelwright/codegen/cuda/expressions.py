@@ -127,9 +127,11 @@ def is_long(kernel: LoopKernel) -> bool:
         for node in walk(root):
             if isinstance(node, Load):
                 indices += [node.index, *(guard.index for guard in node.guards)]
-    for index in indices:
-        terms = [index.offset, *(s * (size - 1) for s, size in zip(index.strides, sizes, strict=False))]
-        # Partial sums of an index may pass its ends: bound those of either sign.
-        if max(sum(t for t in terms if t > 0), -sum(t for t in terms if t < 0)) >= 2**31 - 2**10:
-            return True
-    return False
+    return any(is_far(index, sizes) for index in indices)
+
+
+def is_far(index: Index, sizes: Sequence[int]) -> bool:
+    """Whether an index over axes of such sizes needs more than 31 bits."""
+    terms = [index.offset, *(s * (size - 1) for s, size in zip(index.strides, sizes, strict=False))]
+    # Partial sums of an index may pass its ends: bound those of either sign.
+    return max(sum(t for t in terms if t > 0), -sum(t for t in terms if t < 0)) >= 2**31 - 2**10

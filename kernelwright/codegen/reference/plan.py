@@ -16,6 +16,7 @@ from kernelwright.capture.forms import flat
 from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.codegen.reference import scans as scans_reference
 from kernelwright.codegen.reference.attention import evaluate as evaluate_attention
+from kernelwright.codegen.reference.batched import evaluate as evaluate_batched
 from kernelwright.codegen.reference.contraction import evaluate_contraction
 from kernelwright.codegen.reference.recurrence import evaluate as evaluate_recurrence
 from kernelwright.containers import restored
@@ -24,7 +25,7 @@ from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import OUTSIDE, literal_tensor
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Attention, Extremum, LoopKernel, Recurrence, Scan
+from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan, TorchStep
 from kernelwright.problem.arguments import received
 from kernelwright.problem.outside import read_outside
@@ -175,6 +176,8 @@ def _kernel_call(step: KernelStep, inputs: list[torch.Tensor]) -> list[torch.Ten
         return evaluate_contraction(step.kernel, inputs, rounding=False)
     if isinstance(step.kernel, Attention):
         return evaluate_attention(step.kernel, inputs, [n.size for n in step.outputs])
+    if isinstance(step.kernel, BatchedProduct):
+        return evaluate_batched(step.kernel, inputs, [n.size for n in step.outputs])
     if isinstance(step.kernel, Recurrence):
         return evaluate_recurrence(step.kernel, inputs, [n.size for n in step.outputs])
     # A special kernel reads the memory below a reshape of its operand.

@@ -2,6 +2,7 @@
 
 from kernelwright.ir.ops import (
     attention,
+    batched,
     leaves,
     linear,
     losses,
@@ -16,5 +17,5 @@ from kernelwright.ir.ops import (
     windows,
 )
 
-__all__ = ["attention", "leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence", "reductions",
-           "scans", "special", "views", "windows"]
+__all__ = ["attention", "batched", "leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence",
+           "reductions", "scans", "special", "views", "windows"]

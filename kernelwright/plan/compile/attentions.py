@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from kernelwright.algebra.build import reshape
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.ir.ops.attention import Form
+from kernelwright.plan.compile.letters import letters_of
 from kernelwright.plan.compile.recurrences import NoForm
 from kernelwright.plan.expressions import Expression, Index, Reduced
 from kernelwright.plan.kernels import Attention, Store
@@ -33,44 +33,6 @@ def compile_attention(node: Node, buffers: Sequence[int]) -> Attention:
             compiler.split(split.axis, split.inner)
         except MustStore as problem:
             raise NoForm(str(problem)) from problem
-
-
-@dataclass(frozen=True, slots=True)
-class _Letters:
-    """A product by letters, as an einsum: those of its operands and of its result, and the size of each. An operand has
-    no letter for an axis along which it is repeated."""
-
-    operands: tuple[tuple[str, ...], tuple[str, ...]]
-    result: tuple[str, ...]
-    sizes: dict[str, int]
-
-    def axes_of(self, side: int) -> set[str]:
-        return {letter for letter in self.operands[side] if letter}
-
-
-def _letters(node: Node) -> _Letters:
-    """The letters of a matmul or a contract node. Raises NoForm where there are none."""
-    left, right = (i.shape for i in node.inputs)
-    if node.op == "contract":
-        terms, result = node["equation"].replace(" ", "").split("->")
-        if "." in terms or terms.count(",") != 1:
-            raise NoForm("a product of other than two operands")
-        names = terms.split(",")
-        if any(len(set(term)) != len(term) for term in (*names, result)):
-            raise NoForm("a diagonal")
-    else:
-        if len(left) < 2 or len(right) < 2:
-            raise NoForm("a product with a vector")
-        lead = [chr(ord("A") + n) for n in range(node.rank - 2)]
-        names = ["".join(lead[len(lead) - (len(shape) - 2):]) + own for shape, own in ((left, "mk"), (right, "kn"))]
-        result = "".join(lead) + "mn"
-    sizes: dict[str, int] = {}
-    for term, shape in zip(names, (left, right), strict=True):
-        for letter, size in zip(term, shape, strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-    operands = tuple(tuple(letter if size == sizes[letter] else "" for letter, size in zip(term, shape, strict=True))
-                     for term, shape in zip(names, (left, right), strict=True))
-    return _Letters((operands[0], operands[1]), tuple(result), sizes)
 
 
 def _place(form: Form) -> Node:
@@ -101,7 +63,7 @@ class _Compiler:
     def __init__(self, form: Form, operands: Sequence[Node], buffers: Sequence[int]) -> None:
         self.form, self.buffers = form, buffers
         self.places = {leaf: number for number, leaf in enumerate(form.operands)}
-        self.result, self.product = _letters(form.result), _letters(form.product)
+        self.result, self.product = letters_of(form.result), letters_of(form.product)
         weights = [n for n, operand in enumerate(form.result.inputs) if form.weights in set(walk([operand]))]
         if len(weights) != 1:
             raise NoForm("weights on both sides of a product")

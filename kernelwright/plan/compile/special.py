@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from kernelwright.ir.node import Node
 from kernelwright.ir.spectral import taps
 from kernelwright.plan.compile.attentions import compile_attention
+from kernelwright.plan.compile.batched import compile_batched
 from kernelwright.plan.compile.recurrences import compile_recurrence
-from kernelwright.plan.kernels import Attention, Recurrence, RegionSum, SpectralEnergy
+from kernelwright.plan.kernels import Attention, BatchedProduct, Recurrence, RegionSum, SpectralEnergy
 
 
 def special_kernel(nodes: Sequence[Node], buffers: Sequence[int]
-                   ) -> RegionSum | SpectralEnergy | Recurrence | Attention:
+                   ) -> RegionSum | SpectralEnergy | Recurrence | Attention | BatchedProduct:
     """The record of the nodes of a special group: one, or the results of one recurrence. buffers: the number of the
     kernel's input that has each of their operands; those of other kinds are one after the other."""
     node = nodes[0]
@@ -22,6 +23,8 @@ def special_kernel(nodes: Sequence[Node], buffers: Sequence[int]
         return compile_recurrence(nodes, buffers)
     if node.op == "attention":
         return compile_attention(node, buffers)
+    if node.op == "batched_product":
+        return compile_batched(node, buffers)
     return RegionSum(node.inputs[0].shape, node["classes"], node["scale"], node.dtype, node.inputs[0].dtype)
 
 

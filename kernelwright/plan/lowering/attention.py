@@ -12,24 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kernelwright.ir.graph import Graph
-from kernelwright.ir.node import Node, constant, make, number_of, rebuild, users, walk
+from kernelwright.ir.node import Node, constant, make, rebuild
 from kernelwright.ir.ops.attention import Form
 from kernelwright.ir.ops.leaves import fill
-from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.compile.attentions import MOST_NODES, compile_attention
 from kernelwright.plan.compile.recurrences import NoForm
-from kernelwright.plan.reading.pieces import can_read_through
-from kernelwright.plan.records import kept_whole, unrolled
+from kernelwright.plan.lowering.forms import PRODUCTS, TYPES, Entering, Forms
 from kernelwright.plan.rolling.roll import Rolled, after
 
 _CALL = "aten.scaled_dot_product_attention.default"
-_PRODUCTS = ("matmul", "contract")
 #: Results of the first product from which on it is worth a kernel not to store them.
 _LEAST_SCORES = 1 << 14
-#: A dearer function is computed once, and stored, where it is asked for at more points than it has elements.
-_DEAR = 10
-_TYPES = ("float32", "bool", "int64", "scalar")
 
 
 def with_attention(roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | None) -> Rolled | None:
@@ -41,22 +34,8 @@ def with_attention(roots: Iterable[Node], apart: Collection[Node], rolled: Rolle
     return rolled if found is None else found if rolled is None else after(rolled, found)
 
 
-def attended(graph: Graph, kept: Mapping[Node, str]) -> frozenset[Node]:
-    """The operators of a graph that kernels for attention do the work of, where some stay torch calls."""
-    if not any(n.op in _PRODUCTS for n in graph.nodes()):
-        return frozenset()
-    found = with_attention(graph.roots(), (*kept_whole(kept), *unrolled(kept)), None)
-    return frozenset(n for nodes in found.covers.values() for n in nodes) if found is not None else frozenset()
-
-
-class _Search:
+class _Search(Forms):
     """The attentions of a graph."""
-
-    def __init__(self, roots: list[Node], apart: Collection[Node]) -> None:
-        self.roots, self.apart = roots, apart
-        self.order, self.readers = list(walk(roots)), users(roots)
-        self.shown = set(roots)
-        self.taken: dict[Node, tuple[Form, list[Node], list[Node]]] = {}  # form, operands, what it does the work of
 
     def found(self) -> Rolled | None:
         """What becomes of the graph."""
@@ -68,25 +47,7 @@ class _Search:
                     self.taken[last] = form, operands, covered
                     done |= set(covered)
                     break
-        if not self.taken:
-            return None
-        known: dict[Node, Node] = {}
-        for node in self.order:
-            if node in self.taken:
-                form, operands, _ = self.taken[node]
-                known[node] = make("attention", *(known[o] for o in operands), form=form, origin=node.origin)
-            else:
-                known[node] = rebuild(node, tuple(known[i] for i in node.inputs))
-        present = set(walk(known[r] for r in self.roots))
-        moved = {n: new for n, new in known.items() if new in present}
-        source: dict[Node, Node] = {}
-        for node, new in moved.items():
-            source.setdefault(new, node)
-        place = {node: number for number, node in enumerate(self.order)}
-        covers = {last: tuple(n for n in sorted(covered, key=place.__getitem__)
-                              if n.kind != "view" and (n is last or known[n] not in present))
-                  for last, (_, _, covered) in self.taken.items()}
-        return Rolled(moved, source, covers)
+        return self.rolled("attention")
 
     def _shown(self, form: Form, node: Node) -> tuple[Node, Form]:
         """The last node that shows a result, permuted and reshaped by nothing else, and the form of that."""
@@ -115,19 +76,19 @@ class _Search:
             written = _written_out(node)
             if written is not None and written[0].size >= _LEAST_SCORES:
                 yield from self._of(*written, covered=[node])
-        elif node.op in _PRODUCTS and len(node.inputs) == 2:
+        elif node.op in PRODUCTS and len(node.inputs) == 2:
             for side in (0, 1):
                 yield from self._around(node, side)
 
     def _around(self, node: Node, side: int) -> Iterator[tuple[Form, list[Node], list[Node]]]:
         """The forms in which operand number ``side`` of a product has the weights."""
         chain, top = [node], node.inputs[side]
-        while top.kind == "view" and self._is_inner(top):
+        while top.kind == "view" and self.is_inner(top):
             chain.append(top)
             top = top.inputs[0]
         score, axis = top, None
         if top.op == "softmax":
-            if not self._is_inner(top):
+            if not self.is_inner(top):
                 return
             chain.append(top)
             score, axis = top.inputs[0], top["axis"]
@@ -159,7 +120,7 @@ class _Search:
                 if len(seen) > MOST_NODES:
                     return None
                 stack.append((node, True))
-                if node.op in _PRODUCTS and node.size == score.size and node.dtype == "float32":
+                if node.op in PRODUCTS and node.size == score.size and node.dtype == "float32":
                     products[node] = None
                 elif node.kind in ("pointwise", "view") or node.op == "cast":
                     stack += [(i, False) for i in reversed(node.inputs)]
@@ -173,13 +134,10 @@ class _Search:
                 dependent.add(node)
                 body.append(node)
         if score not in dependent or product.size < _LEAST_SCORES or any(
-                n in self.apart or n.dtype not in _TYPES for n in body) or any(
+                n in self.apart or n.dtype not in TYPES for n in body) or any(
                 n in self.shown or not dependent.issuperset(self.readers[n]) for n in body if n is not score):
             return None
-        return (product, body) if self._is_inner(score) else None
-
-    def _is_inner(self, node: Node) -> bool:
-        return node not in self.apart and node not in self.shown and len(self.readers[node]) == 1
+        return (product, body) if self.is_inner(score) else None
 
     def _of(self, *parts: Any, covered: list[Node]) -> Iterator[tuple[Form, list[Node], list[Node]]]:
         """The form of these parts with what its operands are made of, where that is cheap, and without it."""
@@ -190,62 +148,15 @@ class _Search:
               empty_rows: bool = False, *, absorbs: bool, covered: list[Node]
               ) -> tuple[Form, list[Node], list[Node]]:
         """The form of a graph above nodes of this one, its operands, and what it does the work of."""
-        body = set(covered)
-        operands: dict[Node, Node] = {}  # with the leaf of each
-        known: dict[Node, Node] = {weights: weights}
-
-        def enter(root: Node, points: int) -> Node:
-            """A node of the form that is evaluated at so many points, or the leaf in its place."""
-            seen: set[Node] = set()
-            stack = [(root, False)]
-            while stack:
-                node, ready = stack.pop()
-                if ready:
-                    known[node] = rebuild(node, tuple(known[i] for i in node.inputs))
-                elif node in known or node in seen:
-                    continue
-                elif self._belongs(node, body, points if absorbs else 0):
-                    seen.add(node)
-                    if node.kind == "pointwise":
-                        body.add(node)
-                    stack += [(node, True), *((i, False) for i in reversed(node.inputs))]
-                else:
-                    operands[node] = known[node] = _leaf(f"operand{len(operands)}", node)
-            return known[root]
-
+        entering = Entering(self, covered, {weights: weights}, absorbs=absorbs)
+        enter, known = entering.enter, entering.known
         form_product = rebuild(product, tuple(enter(i, i.size) for i in product.inputs))
         known[product] = form_product
         form_score = enter(score, score.size)
         form_result = enter(result, sum(i.size for i in result.inputs if i is not weights))
-        form = Form(tuple(operands.values()), form_product, form_score, weights, form_result, form_result, axis, causal,
-                    empty_rows)
-        gone = [n for n in body if n not in covered and n in self.readers and body.issuperset(self.readers[n])
-                and n not in self.shown]
-        return form, list(operands), [*covered, *gone]
-
-    def _belongs(self, node: Node, body: set[Node], points: int) -> bool:
-        """Whether an operator is computed inside of the kernel, at so many points; at none where operands are as they
-        are."""
-        if node in body or node.op == "constant" or (node.op == "literal" and number_of(node) is not None) \
-                or node not in self.readers:  # made for the form
-            return True
-        if node in self.apart or node.kind == "leaf" or node in self.shown:
-            return False
-        if node.kind == "view" or (can_read_through(node) and points):
-            return True
-        cheap = node.op not in FUNCTIONS or FUNCTIONS[node.op].cost < _DEAR or node.size >= points
-        return node.kind == "pointwise" and points > 0 and cheap and node.dtype in _TYPES \
-            and body.issuperset(self._behind_views(node))
-
-    def _behind_views(self, node: Node) -> Iterator[Node]:
-        """What reads a node, or views of it."""
-        stack = list(self.readers[node])
-        while stack:
-            reader = stack.pop()
-            if (reader.kind == "view" or can_read_through(reader)) and reader not in self.shown:
-                stack += self.readers[reader]
-            else:
-                yield reader
+        form = Form(tuple(entering.operands.values()), form_product, form_score, weights, form_result, form_result,
+                    axis, causal, empty_rows)
+        return form, list(entering.operands), [*covered, *self.gone(entering.body, covered)]
 
 
 def _leaf(name: str, node: Node) -> Node:

@@ -13,7 +13,7 @@ from kernelwright.codegen.cuda.loops.site import Site, indent
 from kernelwright.codegen.reference.contraction import uses_reductions
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Expression, Index, Load, Reduced, is_whole, walk
-from kernelwright.plan.kernels import Attention, LoopKernel, Reduction, Store
+from kernelwright.plan.kernels import Attention, BatchedProduct, LoopKernel, Reduction, Store
 
 #: Elements of one scale and bytes of all from which scales are guessed: of a convolution's x, and of a matrix, whose
 #: blocks may find the scales of their rows as they pack them.
@@ -105,13 +105,16 @@ class PointEmitter(Emitter):
         return row, lane
 
 
-def emitter_of(kernel: Contraction | Attention, domain: tuple[int, ...], names: tuple[str, ...],
+def emitter_of(kernel: Contraction | Attention | BatchedProduct, domain: tuple[int, ...], names: tuple[str, ...],
                roots: Sequence[Expression], stores: Sequence[Store] = (), walked: tuple[int, ...] = (),
-               lane_axis: int | None = None, lanes: int = 1, kind: type[PointEmitter] = PointEmitter) -> PointEmitter:
-    """An emitter over a domain, with 64-bit offsets where ``roots`` or ``stores`` need them."""
+               lane_axis: int | None = None, lanes: int = 1, kind: type[PointEmitter] = PointEmitter,
+               long: bool | None = None) -> PointEmitter:
+    """An emitter over a domain, with 64-bit offsets where ``roots``, ``stores`` or the number of points need them;
+    or as ``long`` says."""
     zero = Index((0,) * len(domain))
     every = (*stores, *(Store(0, zero, root) for root in roots))
-    long = is_long(LoopKernel(domain, (), (), (), every, kernel.input_dtypes, kernel.output_dtypes))
+    if long is None:
+        long = is_long(LoopKernel(domain, (), (), (), every, kernel.input_dtypes, kernel.output_dtypes))
     site = NamedSite(domain, (), "float", long, walked, lane_axis if lanes > 1 else None, lanes, labels=names)
     return kind(site, [Buffer(f"in{n}", C_TYPES[t]) for n, t in enumerate(kernel.input_dtypes)])
 
