@@ -71,6 +71,7 @@ def optimize(
     threads: options.Threads = None,
     tiny: options.Tiny = False,
     model: options.Model = None,
+    dynamic: options.Dynamic = None,
     verbose: options.Verbose = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -86,7 +87,8 @@ def optimize(
         silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
-                            output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model)
+                            output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model,
+                            dynamic=tuple(dynamic or ()))
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 

@@ -26,7 +26,7 @@ from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, suppo
 from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
 from kernelwright.emit.facts import own_classes
-from kernelwright.emit.file import Variant, emit_file
+from kernelwright.emit.file import Sized, Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
 from kernelwright.errors import (
@@ -290,6 +290,13 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
     return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]
 
 
+def captured_mode(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings, stages: Stages
+                  ) -> Captured:
+    """A mode's graph with other inputs than it was captured with, or why there is none."""
+    found = _captured(problem, mode.name, mode.model, example, settings, stages, {}, Questions())
+    return next(graph for _, recordings, graph in found if mode.recordings[0] in recordings)
+
+
 def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     """Whether what was captured without gradients and with them is the same but for how far gradients reach."""
     if isinstance(plain, Graph) and isinstance(recorded, Graph):
@@ -300,9 +307,10 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     return type(plain) is type(recorded) and str(plain) == str(recorded)
 
 
-def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device
-              ) -> tuple[str, tuple]:
-    """The emitted file's text, and its parts (variants, sources, support) for those who check them."""
+def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
+                 sized: Sized | None = None) -> tuple[str, tuple]:
+    """The emitted file's text, and its parts (variants, sources, support) for those who check them. sized: what serves
+    calls of several sizes, where the file does."""
     useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
@@ -317,7 +325,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=name_in_file(problem))
+                     name=name_in_file(problem), sized=sized)
     return text, (variants, sources, support)
 
 

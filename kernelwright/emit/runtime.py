@@ -10,13 +10,16 @@ from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded
 from kernelwright.emit.runtime_attributes import ATTRIBUTES
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS
-from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
+from kernelwright.emit.runtime_call import CALL, KEPT_BY_SIZES, ONCE, PARTS, REQUIRE, SIZES, STRUCTURES
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 from kernelwright.emit.runtime_twin import TWIN
 
-RUNTIME = "\n\n".join([IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, TWIN, CALL, GRAPH, COMPILE, ONCE, REQUIRE, PARTS])
+_PARTS = [IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, TWIN, CALL, GRAPH, COMPILE]
+RUNTIME = "\n\n".join([*_PARTS, ONCE, REQUIRE, PARTS])
+#: Of a file that serves calls of several sizes.
+SIZED_RUNTIME = "\n\n".join([*_PARTS, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:
@@ -34,5 +37,5 @@ def forms_text() -> str:
     return IMPORTS + folded(FORMS, {"OBJECTS": True})
 
 
-__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "STRUCTURES",
+__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "SIZED_RUNTIME", "STRUCTURES",
            "build_text", "conditions_of", "forms_text"]

@@ -1,0 +1,199 @@
+"""Texts as functions of sizes: the same text for several sizes, with formulas in place of the numbers that differ.
+
+Texts are compared token by token. What is no number must be the same; sizes whose texts differ otherwise (a loop that is
+cut, a pragma, a term that a factor of 1 leaves out) belong to another variant. A variant is only made where each of its
+numbers has a formula that gives, at each of its points, the very number that stands in that point's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernelwright.dynamic.formulas import Polynomial, Real, Sizes, Whole, constant, fit, fit_ceiling, fit_real
+
+Language = Literal["c", "python"]
+
+_TOKEN = re.compile(r"""
+    "(?:[^"\\\n]|\\.)*"                                               # a text
+  | [A-Za-z_]\w*                                                      # a word
+  | (?P<real>\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)(?!\w)         # a floating number
+  | (?P<whole>\d+)(?=LL\b|(?!\w|\.\d))                                # a whole number
+  | \d\w* | \s+ | .""", re.VERBOSE)
+_WHOLE, _REAL = "\0", "\1"
+#: What begins the line of a declaration of arrays, whose extents are constants: those of the largest size.
+_ARRAYS = re.compile(r"\s*(?:alignas\(\d+\)\s+)?(?:__shared__\s+)?(?:real|float|double|char|bool|u?int\d+_t|kw_\w+"
+                     r"(?:<\w+>)?)\s+\w+\[[^=]*$")
+#: Where a whole number must be one that the compiler knows.
+_CONSTANT_LINE = re.compile(r"\s*#|.*\b(?:static_assert|__launch_bounds__)\b")
+_FREE_BEFORE, _FREE_AFTER = "([{,=", ")]},;"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A text without its numbers, and these. pieces: the texts around the numbers, one more than these."""
+
+    pieces: tuple[str, ...]
+    kinds: str
+    numbers: tuple[int | float, ...]
+
+
+def split(text: str) -> Split:
+    """The text taken apart; a floating number keeps its value, and its digits where these differ from Python's."""
+    pieces, kinds, numbers, begin = [], "", [], 0
+    for found in _TOKEN.finditer(text):
+        if found.lastgroup is None:
+            continue
+        value = float(found[0]) if found.lastgroup == "real" else int(found[0])
+        if found.lastgroup == "real" and repr(value) != found[0]:
+            continue  # its digits say something else: it must be the same everywhere
+        pieces.append(text[begin:found.start()])
+        begin = found.end()
+        kinds += _REAL if found.lastgroup == "real" else _WHOLE
+        numbers.append(value)
+    return Split((*pieces, text[begin:]), kinds, tuple(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The text of some points. formulas: of its numbers, in order. extents: for those that are extents of arrays, the
+    largest."""
+
+    points: tuple[Sizes, ...]
+    pieces: tuple[str, ...]
+    formulas: tuple[Whole | Real, ...]
+    extents: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the text has sizes in it."""
+        return any(not f.is_constant and n not in self.extents for n, f in enumerate(self.formulas))
+
+    def at(self, sizes: Sizes) -> Split:
+        """The text of these sizes, taken apart, with each extent as it would be for these sizes alone."""
+        return Split(self.pieces, "".join(_REAL if isinstance(f, Real) else _WHOLE for f in self.formulas),
+                     tuple(f.at(sizes) for f in self.formulas))
+
+    def text(self, names: Sequence[str], language: Language) -> str:
+        """The text with names of the sizes."""
+        over, real = ("/", "double") if language == "c" else ("//", "float")
+        result = self.pieces[0]
+        for number, (formula, after) in enumerate(zip(self.formulas, self.pieces[1:], strict=True)):
+            if number in self.extents:
+                result += str(self.extents[number]) + after
+                continue
+            text = formula.text(names, real) if isinstance(formula, Real) else formula.text(names, over)
+            if isinstance(formula, Polynomial) and formula.is_constant:
+                result += text + after
+                continue
+            after = after.removeprefix("LL")  # sizes are wide
+            if language == "c":  # what is computed is no constant expression
+                line = result.rfind("\n") + 1
+                result = result[:line] + re.sub(r"\bconstexpr\b", "const", result[line:])
+            before = result.rstrip(" ")[-1:]
+            free = re.fullmatch(r"\w+", text) or (before in _FREE_BEFORE and after.lstrip(" ")[:1] in _FREE_AFTER)
+            result += (text if free else f"({text})") + after
+        return result
+
+
+def variants(texts: Mapping[Sizes, str], language: Language, *, most: int, spare: int = 0,
+             highest: Sizes | None = None) -> list[Variant]:
+    """The texts of all points as a few variants: the ``most`` that have most points.
+
+    spare: how many points more than unknowns a formula must have been found from. highest: the highest sizes, where
+    variants shall serve points of which there is no text here.
+    """
+    groups: dict[tuple[tuple[str, ...], str], dict[Sizes, Split]] = {}
+    for point, text in texts.items():
+        parts = split(text)
+        groups.setdefault((parts.pieces, parts.kinds), {})[point] = parts
+    found: list[Variant] = []
+    waiting = list(groups.values())
+    fits: dict[tuple, Whole | Real | None] = {}
+    while waiting:
+        group = waiting.pop()
+        made = _variant(group, language, spare, highest, fits)
+        if isinstance(made, Variant):
+            found.append(made)
+            continue
+        parts: dict[int | float, dict[Sizes, Split]] = {}  # a number that has no formula is one in each part
+        for point, text in group.items():
+            parts.setdefault(text.numbers[made], {})[point] = text
+        waiting += parts.values()
+    found.sort(key=lambda variant: (-len(variant.points), variant.points))
+    return sorted(found[:most], key=lambda variant: variant.points)
+
+
+def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highest: Sizes | None,
+             fits: dict) -> Variant | int:
+    """The one variant of some texts, or the place of a number that keeps them from being one."""
+    points = list(group)
+    first = group[points[0]]
+    columns = list(zip(*(text.numbers for text in group.values()), strict=True))
+    formulas: list[Whole | Real | None] = []
+    for kind, values in zip(first.kinds, columns, strict=True):
+        key = (tuple(points), values, kind)
+        if key not in fits:
+            if kind == _REAL:
+                same = len(set(map(repr, values))) == 1
+                fits[key] = _Same(values[0]) if same else fit_real(points, values, spare=spare)
+            else:
+                fits[key] = fit(points, values, spare=spare)
+        formulas.append(fits[key])
+    if None in formulas:
+        polynomials = list(dict.fromkeys(f for f in formulas if isinstance(f, Polynomial) and not f.is_constant))
+        divisors = sorted({f.at(points[0]) for f in formulas if isinstance(f, Polynomial) and f.is_constant})
+        for place, formula in enumerate(formulas):
+            if formula is None and first.kinds[place] == _WHOLE:
+                formulas[place] = fit_ceiling(points, columns[place], polynomials, divisors, spare=spare)
+    extents: dict[int, int] = {}
+    line = ""
+    for place, (before, formula) in enumerate(zip(first.pieces, formulas, strict=False)):
+        line = before.rpartition("\n")[2] if "\n" in before else line + before
+        if language == "c" and _is_extent(line):
+            extents[place] = max(columns[place])
+            if highest is not None and (formula is None or not (formula.is_constant or formula.grows)):
+                return place
+            if highest is not None:
+                extents[place] = formula.at(highest)
+            elif formula is None:
+                formulas[place] = formula = constant(extents[place], len(points[0]))
+        if formula is None:
+            return place
+        if language == "c" and place not in extents and not formula.is_constant and _must_be_constant(
+                line, first.pieces[place + 1]):
+            return place
+        line += "0"
+    return Variant(tuple(points), first.pieces, tuple(f for f in formulas if f is not None), extents)
+
+
+@dataclass(frozen=True, slots=True)
+class _Same(Real):
+    """A floating number that is the same for all sizes."""
+
+    value: float  # type: ignore[assignment]
+    inverse: bool = False
+
+    is_constant = True
+
+    def at(self, sizes: Sizes) -> float:
+        return self.value
+
+    def text(self, names: Sequence[str], number: str) -> str:
+        return repr(self.value)
+
+
+def _is_extent(line: str) -> bool:
+    """Whether a number behind this beginning of a line is the extent of an array in its declaration."""
+    return line.endswith("[") and _ARRAYS.match(line) is not None
+
+
+def _must_be_constant(before: str, after: str) -> bool:
+    """Whether a number between these texts must be known to the compiler: in a directive, or among arguments of a
+    template, which stand in angle brackets without spaces."""
+    if _CONSTANT_LINE.match(before):
+        return True
+    opened = re.search(r"\w<(?:[\w:]+, )*$", before)
+    return opened is not None and re.match(r"(?:, [\w:]+)*>", after) is not None
