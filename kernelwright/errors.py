@@ -433,8 +433,8 @@ class UnknownOption(KernelwrightError):
 
 
 class DynamicSizesInvalid(KernelwrightError):
-    """A size that `--dynamic`, or ``dynamic=``, names is none of the example's: the argument, the axis or the range does
-    not fit.
+    """A size that ``--dynamic``, or ``dynamic=``, names is none of the example's: the argument, the axis or the range
+    does not fit.
 
     ``--dynamic x:0=1..64`` names axis 0 of the tensor that forward's parameter ``x`` gets, which may have 1 to 64
     elements; the example's number is one of these.
@@ -442,8 +442,8 @@ class DynamicSizesInvalid(KernelwrightError):
 
     code = "KW405"
     sentence = "The size {asked} cannot be served: {found}."
-    reason = ("A size is an axis of a tensor among forward's arguments, by the parameter's name; the example's number of "
-              "elements lies within its range.")
+    reason = ("A size is an axis of a tensor among forward's arguments, by the parameter's name; the example's number "
+              "of elements lies within its range.")
     remedy = "Name an argument, an axis and a range that fit the example call, or give another example."
 
 

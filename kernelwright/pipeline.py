@@ -13,6 +13,8 @@ from torch import nn
 
 from kernelwright.build.module import find_compiler
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
+from kernelwright.dynamic.serve import serving_sizes
+from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
@@ -68,6 +70,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
+            sizes = sizes_of(settings.dynamic, problem.make_model(settings.seed), example) if settings.dynamic else ()
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
@@ -89,6 +92,13 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep)
+            if sizes and any(m.runs for m in modes):
+                served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages)
+                if isinstance(served, list):
+                    notes += served
+                else:
+                    text, module, certificates, found = served
+                    notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
         if path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -319,6 +320,8 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]
     header = make_header(problem.name, described, VERSION, device.title)
+    if sized is not None:
+        header = f"{header}\n\n{textwrap.fill(sized.header, 110)}"
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:

@@ -160,8 +160,9 @@ class Settings:
     model: str | None = _option(None, "The class of the file to work on; by default Model, else the only module class "
                                 "that no other one of the file uses.")
     """Name of the model's class in its file, or None to find it."""
-    dynamic: tuple[str, ...] = _option((), "Sizes that may differ from call to call: x:0=1..64 is axis 0 of the argument "
-                                       "x, x:0=batch:1..64 the same with a name, by which others are the same size.")
+    dynamic: tuple[str, ...] = _option((), "Sizes that may differ from call to call: x:0=1..64 is axis 0 of the "
+                                       "argument x, x:0=batch:1..64 the same with a name, by which others are the same "
+                                       "size.")
     """Sizes that may differ from call to call, as texts; a mapping of arguments to axes to (low, high) or (name, low,
     high) is taken, too."""
 
@@ -169,8 +170,8 @@ class Settings:
         try:
             object.__setattr__(self, "dynamic", _axes(self.dynamic))
         except (ValueError, TypeError, AttributeError):
-            raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each axis "
-                           "once, with 1 <= low <= high", "the example's sizes alone") from None
+            raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each "
+                           "axis once, with 1 <= low <= high", "the example's sizes alone") from None
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in choices:

@@ -1,2 +1,1 @@
-"""Files that serve calls of several sizes: what is a number in the program of an example becomes a formula of the sizes.
-"""
+"""Files that serve calls of several sizes: numbers in the program of an example become formulas of the sizes."""

@@ -40,8 +40,8 @@ def kernel_text(name: str, variants: Sequence[Variant], tree: Tree, names: Seque
 
 
 def launcher_text(text: str, takes: Collection[str], names: Sequence[str]) -> tuple[str, set[str]]:
-    """The text of launchers whose kernels of the names ``takes`` get sizes, or in which sizes stand, and those launchers
-    that get them."""
+    """The text of launchers whose kernels of the names ``takes`` get sizes, or in which sizes stand, and those
+    launchers that get them."""
     parts, found = [], set()
     for part in re.split(r"\n\n(?=(?:extern|const char))", text):
         head = re.search(r"const char\* (\w+)\(", part)
@@ -76,7 +76,8 @@ def program_text(text: str, launchers: Collection[str], names: Sequence[str],
         if used and head[1].endswith("_once"):
             part = part.replace("(_device):", f"(_device, {', '.join(names)}):", 1)
         elif used and head[1] in of_arguments:
-            lines = [f"    {name} = {given}" for name, given in zip(names, of_arguments[head[1]](arguments), strict=True)
+            given = of_arguments[head[1]](arguments)
+            lines = [f"    {name} = {size}" for name, size in zip(names, given, strict=True)
                      if re.search(rf"\b{name}\b", part)]
             part = "\n".join([part[:head.end()].rstrip("\n"), *lines, part[head.end():]])
         parts.append(part)
@@ -116,7 +117,7 @@ def facts_function(mode: str, title: str, tree: Tree, entries: Mapping[int, Sequ
 
     body = _chosen(tree, names, lines, ("if {}:", "else:", ""))
     return "\n".join([f"def _kernelwright_{mode}_sized({', '.join(names)}):",
-                      f'    """What of the facts of {title} mode depends on sizes; None where no program serves them."""',
+                      f'    """Facts of {title} mode that depend on sizes; None where no program serves these."""',
                       *(f"    {line}" for line in body)])
 
 

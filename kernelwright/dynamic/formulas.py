@@ -7,11 +7,13 @@ and strides of tensors are products of sizes, so that few forms suffice; they ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import prod
+from typing import Literal
 
 Sizes = tuple[int, ...]
 """A value of each size, in their order."""
@@ -100,20 +102,22 @@ Whole = Polynomial | Ceiling | Product
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A floating number: a whole one, or one divided by it, in float64."""
+    """A floating number, in float64: a whole one, one divided by it ("inverse"), or it divided by what is one less
+    ("unbiased", as of a variance of samples)."""
 
     value: Polynomial
-    inverse: bool
+    form: Literal["whole", "inverse", "unbiased"]
 
     is_constant = False
 
     def at(self, sizes: Sizes) -> float:
-        return 1.0 / self.value.at(sizes) if self.inverse else float(self.value.at(sizes))
+        value = self.value.at(sizes)
+        return float(value) if self.form == "whole" else 1 / value if self.form == "inverse" else value / (value - 1)
 
     def text(self, names: Sequence[str], number: str) -> str:
         """number: what the language calls the conversion to float64."""
         text = f"{number}({self.value.text(names)})"
-        return f"1.0 / {text}" if self.inverse else text
+        return {"whole": text, "inverse": f"1.0 / {text}", "unbiased": f"{text} / ({text} - 1.0)"}[self.form]
 
 
 def constant(value: int, count: int) -> Polynomial:
@@ -144,16 +148,20 @@ def fit(points: Sequence[Sizes], values: Sequence[int], *, spare: int = 0) -> Po
 
 def fit_real(points: Sequence[Sizes], values: Sequence[float], *, spare: int = 0) -> Real | None:
     """The number with these very values at these points, or None."""
-    for inverse in (False, True):
+    forms: tuple[tuple[Literal["whole", "inverse", "unbiased"], Callable[[float], float]], ...] = (
+        ("whole", float), ("inverse", lambda v: 1.0 / v), ("unbiased", lambda v: v / (v - 1.0)))
+    for form, whole_of in forms:
         try:
-            whole = [round(1.0 / v) if inverse else int(v) for v in values]
+            whole = [round(whole_of(v)) for v in values]
         except (ZeroDivisionError, OverflowError, ValueError):
             continue
         polynomial = fit(points, whole, spare=spare)
         if polynomial is None:
             continue
-        found = Real(polynomial, inverse)
-        if all(polynomial.at(p) and repr(found.at(p)) == repr(v) for p, v in zip(points, values, strict=True)):
+        found = Real(polynomial, form)
+        least = {"whole": -math.inf, "inverse": 1, "unbiased": 2}[form]
+        if all(polynomial.at(p) >= least and repr(found.at(p)) == repr(v)
+               for p, v in zip(points, values, strict=True)):
             return found
     return None
 

@@ -1,12 +1,14 @@
-"""The file of a model for several sizes: the plans of its modes become formulas, their texts variants, and these a file.
-"""
+"""The file of a model for several sizes: the plans of its modes become formulas, and their texts variants of one."""
 
 from __future__ import annotations
 
 import copy
+import itertools
+import random
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from kernelwright.codegen.generate import TARGETS, support_text
@@ -21,6 +23,7 @@ from kernelwright.dynamic.programs import (
     kernel_names,
     kernel_texts,
     texts_at,
+    with_workspace,
     without_workspace,
 )
 from kernelwright.dynamic.records import Differs, Template
@@ -45,25 +48,28 @@ from kernelwright.settings import Settings
 
 #: Variants of one text, and ends of what chooses among them.
 MOST_VARIANTS, MOST_LEAVES = 12, 24
+#: Where not all sizes are looked at: how often, and at how many that are drawn, texts are held against their variants.
+_ROUNDS, _DRAWS = 12, 12
 _FEWER = "{} mode serves {} of {} combinations of sizes that were looked at: at {}{} the forward makes other calls."
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
     """What was made of the modes for several sizes. sized: for the file. served: the points that were looked at and are
-    served, by mode; support: text that kernels share. notes: sentences on what is not served, and why."""
+    served, by mode; unseen: some that are served and were not looked at. kernels: the variants of each kernel.
+    notes: sentences on what is not served, and why."""
 
     sized: Sized
-    modes: tuple[ModeProgram, ...]
     served: Mapping[str, tuple[Sizes, ...]]
-    support: str
     notes: tuple[str, ...]
-    kernels: Mapping[str, tuple[Sequence[Variant], Tree]] = field(default_factory=dict)
+    kernels: Mapping[str, tuple[Sequence[Variant], Tree]]
+    unseen: tuple[Sizes, ...] = ()
 
 
 def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], target: str, device: Device,
-                  settings: Settings, stages: Stages) -> Made:
-    """The texts of a file for several sizes. Raises Differs where no mode has any."""
+                  settings: Settings, stages: Stages, given_up: Mapping[str, str] = MappingProxyType({})) -> Made:
+    """The texts of a file for several sizes. given_up: modes that serve the example's alone, and why. Raises Differs
+    where no mode serves others."""
     notes: list[str] = []
     own: list[ModeOfSizes] = []
     kept: list[ModeProgram] = []
@@ -75,6 +81,8 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
         like = programs[mode.program]
         same = {example}
         try:
+            if mode.name in given_up:
+                raise Differs(given_up[mode.name])
             if mode.plan.graph.carried or mode.plan.graph.left:
                 raise Differs("it keeps tensors in plain attributes")
             if not mode.plan.kernels:
@@ -83,13 +91,14 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
                 template, found = template_of(problem, like, sizes, device, settings, stages)
                 made[like.name] = ModeOfSizes(like.name, like.name, like.model, template, like.graph, tuple(found))
             with stages.stage("capture"):
-                same = alike(problem, mode, sizes, points, settings)
+                same = Calls(problem, mode, sizes, settings).alike(points)
             own.append(replace(made[like.name], name=mode.name, like=like.name, model=mode.model))
             if others := [p for p in points if p not in same]:
                 notes.append(_FEWER.format(words_of(mode.name).capitalize(), len(same), len(points),
                                            in_words(sizes, others[0]), " and others" * (len(others) > 1)))
         except Differs as differs:
-            notes.append(f"{words_of(mode.name).capitalize()} mode has kernels for the example's sizes alone: {differs}.")
+            notes.append(f"{words_of(mode.name).capitalize()} mode has kernels for the example's sizes alone: "
+                         f"{differs}.")
             own.append(ModeOfSizes(mode.name, mode.name, mode.model, Template([example], [mode.plan]), mode.graph,
                                    (example,)))
         served[mode.name] = same
@@ -100,55 +109,129 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
         return _texts(problem, own, kept, served, sizes, points, few, target, settings, notes)
 
 
-def alike(problem: Problem, mode: ModeProgram, sizes: Sequence[Size], points: Sequence[Sizes], settings: Settings
-          ) -> set[Sizes]:
-    """The points at which the forward does what it does for the example. Raises Differs where that is nowhere else."""
-    model = copy.deepcopy(mode.model)
-    texts: dict[Sizes, str] = {}
-    for point in points:
-        found = trace(problem, model, sizes, point, settings.seed, recording=False not in mode.recordings)
-        if found is not None:
-            texts[point] = found
-    example = tuple(size.example for size in sizes)
-    for variant in variants(texts, "python", most=len(texts), spare=1):
-        if example in variant.points:
-            return set(variant.points)
-    raise Differs("the forward makes other calls at other sizes")
+class Calls:
+    """The calls of PyTorch that a mode's forward makes, at each of some sizes."""
+
+    def __init__(self, problem: Problem, mode: ModeProgram, sizes: Sequence[Size], settings: Settings) -> None:
+        self._problem, self._sizes, self._seed = problem, sizes, settings.seed
+        self._model, self._recording = copy.deepcopy(mode.model), False not in mode.recordings
+        self._texts: dict[Sizes, str | None] = {}
+
+    def _at(self, point: Sizes) -> str | None:
+        if point not in self._texts:
+            self._texts[point] = trace(self._problem, self._model, self._sizes, point, self._seed,
+                                       recording=self._recording)
+        return self._texts[point]
+
+    def alike(self, points: Iterable[Sizes]) -> set[Sizes]:
+        """The points at which the forward does what it does for the example. Raises Differs where that is nowhere
+        else."""
+        texts = {point: text for point in points if (text := self._at(point)) is not None}
+        example = tuple(size.example for size in self._sizes)
+        for variant in variants(texts, "python", most=len(texts), spare=1):
+            if example in variant.points and len(variant.points) > 1:
+                return set(variant.points)
+        raise Differs("the forward makes other calls at other sizes")
+
+    def are_alike(self, point: Sizes, others: Iterable[Sizes]) -> bool:
+        """Whether the forward does the same at a point as at others that are alike."""
+        return point in self.alike([*others, point])
 
 
 def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgram], served: Mapping[str, set[Sizes]],
            sizes: Sequence[Size], points: Sequence[Sizes], few: bool, target: str, settings: Settings,
            notes: list[str]) -> Made:
     names = [size.name for size in sizes]
-    example = tuple(size.example for size in sizes)
     highest = tuple(size.high for size in sizes)
-    of_kernels = kernel_names(modes)
-    plans: dict[Sizes, dict[str, Plan]] = {}
-    sources: dict[Sizes, dict[str, KernelSource]] = {}
+    looked = _Looked(problem, modes, programs, sizes, target, settings, served, notes)
     for point in points:
-        try:
-            found = {m.name: m.plan(point, of_kernels[m.name]) for m in modes if point in served[m.name]}
-            sources[point] = kernel_texts(found, target)
-            plans[point] = found
-        except Exception as error:
-            if not is_ours(error) or is_out_of_memory(error) or point == example:
-                raise
-            notes.append(f"No kernels are made for sizes {in_words(sizes, point)}: {told(error)}.")
-    largest = {m.name: m.plan(highest, of_kernels[m.name]) for m in modes}
+        looked.at(point)
     how: dict[str, Any] = {"most": MOST_VARIANTS, "spare": 0 if few else 2, "highest": None if few else highest}
-    kernels: dict[str, tuple[list[Variant], Tree]] = {}
-    spaces: dict[str, int] = {}
-    for name in sources[example]:
-        own = {p: s[name].definition + f"\n// Workspace: {s[name].workspace_bytes} bytes\n"
-               for p, s in sources.items() if name in s}
-        kernels[name] = _variants(own, "c", how)
-        spaces[name] = max(_largest(variant, highest, few) for variant in kernels[name][0])
+    kernels = looked.kernels(how)
+    generator = random.Random(settings.seed)
+    for _ in range(0 if few else _ROUNDS):
+        more = [p for p in [*looked.between(kernels), *_drawn(sizes, generator)] if p not in looked.sources]
+        surprises = [p for p in dict.fromkeys(more) if looked.at(p) and not looked.is_known(p, kernels)]
+        kernels = looked.kernels(how)
+        if not surprises:
+            break
+    spaces = {name: max(_largest(variant, highest, few) for variant in own) for name, (own, _) in kernels.items()}
+    largest = {m.name: m.plan(highest, looked.names[m.name]) for m in modes}
+    plans, sources = looked.plans, looked.sources
     texts: dict[Sizes, Texts] = {}
     for point, found in plans.items():
         here = [m for m in modes if m.name in found]
         inputs = inputs_at(problem, sizes, point, settings.seed)
         texts[point] = texts_at(here, found, sources[point], spaces, largest, inputs, target)
     return _joined(problem, modes, programs, sizes, names, texts, kernels, plans, target, how, notes)
+
+
+class _Looked:
+    """The kernels of the points that have been looked at."""
+
+    def __init__(self, problem: Problem, modes: Sequence[ModeOfSizes], programs: Sequence[ModeProgram],
+                 sizes: Sequence[Size], target: str, settings: Settings, served: Mapping[str, set[Sizes]],
+                 notes: list[str]) -> None:
+        self.modes, self.sizes, self.target, self.notes = modes, sizes, target, notes
+        self.names = kernel_names(modes)
+        self.plans: dict[Sizes, dict[str, Plan]] = {}
+        self.sources: dict[Sizes, dict[str, KernelSource]] = {}
+        self._served, self._calls = served, {
+            mode.name: Calls(problem, program, sizes, settings) for mode, program in zip(modes, programs, strict=True)}
+
+    def at(self, point: Sizes) -> bool:
+        """Look at a point; whether there are kernels for it."""
+        if point in self.sources:
+            return True
+        for name, known in self._served.items():
+            if point not in known and len(known) > 1 and self._calls[name].are_alike(point, known):
+                known.add(point)
+        try:
+            found = {m.name: m.plan(point, self.names[m.name]) for m in self.modes if point in self._served[m.name]}
+            self.sources[point] = kernel_texts(found, self.target)
+            self.plans[point] = found
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error) or point == tuple(size.example for size in self.sizes):
+                raise
+            self.notes.append(f"There are no kernels for sizes {in_words(self.sizes, point)}: {told(error)}.")
+            return False
+        return True
+
+    def kernels(self, how: Mapping[str, Any]) -> dict[str, tuple[list[Variant], Tree]]:
+        """The variants of each kernel, and which sizes each serves."""
+        names = dict.fromkeys(name for own in self.sources.values() for name in own)
+        return {name: _variants({p: with_workspace(own[name]) for p, own in self.sources.items() if name in own}, "c",
+                                how) for name in names}
+
+    def is_known(self, point: Sizes, kernels: Mapping[str, tuple[list[Variant], Tree]]) -> bool:
+        """Whether the kernels of a point have the texts that their variants give."""
+        for name, source in self.sources[point].items():
+            own, tree = kernels[name]
+            number = lookup(tree, point)
+            if number is not None and not own[number].gives(point, with_workspace(source)):
+                return False
+        return True
+
+    def between(self, kernels: Mapping[str, tuple[list[Variant], Tree]]) -> list[Sizes]:
+        """Points halfway between neighbours along an axis that have other variants."""
+        found: dict[Sizes, None] = {}
+        for name, (_, tree) in kernels.items():
+            known = sorted(p for p, own in self.sources.items() if name in own)
+            for place in range(len(self.sizes)):
+                lines: dict[Sizes, list[Sizes]] = {}
+                for p in known:
+                    lines.setdefault((*p[:place], *p[place + 1:]), []).append(p)
+                for line in lines.values():
+                    for one, other in itertools.pairwise(sorted(line, key=lambda p: p[place])):
+                        if other[place] - one[place] > 1 and lookup(tree, one) != lookup(tree, other):
+                            middle = (one[place] + other[place]) // 2
+                            found[*one[:place], middle, *one[place + 1:]] = None
+        return list(found)
+
+
+def _drawn(sizes: Sequence[Size], generator: random.Random) -> list[Sizes]:
+    """Points that nobody chose."""
+    return [tuple(generator.randint(size.low, size.high) for size in sizes) for _ in range(_DRAWS)]
 
 
 def _variants(texts: Mapping[Sizes, str], language: Any, how: Mapping[str, Any]) -> tuple[list[Variant], Tree]:
@@ -201,7 +284,7 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
     tables: list[str] = [_sizes_text(sizes)]
     functions: dict[str, str] = {}
     served: dict[str, tuple[Sizes, ...]] = {}
-    split: dict[str, tuple[list[Variant], Tree]] = {}
+    split: dict[str, tuple[dict[Sizes, int | None], list[str]]] = {}
     for mode in modes:
         if mode.like == mode.name:
             python, tree = _variants({p: t.programs[mode.name][0] for p, t in texts.items()
@@ -230,12 +313,22 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
     joined = joined_kernels(definitions, launcher_texts, support)
     like = {mode.name: mode.like for mode in modes}
     kernels_record = Kernels(joined.text, launchers, program_texts, like, joined.pieces)
-    return Made(Sized(kernels_record, broken_python("\n\n\n".join(tables)), functions), tuple(programs), served, support,
-                tuple(notes), kernels)
+    header = _header(sizes, served)
+    return Made(Sized(kernels_record, broken_python("\n\n\n".join(tables)), functions, header), served, tuple(notes),
+                kernels)
 
 
 # Between the facts of a mode, and between a key and its value, where they are taken as one text.
 _ENTRY, _VALUE = "\2", "\3"
+
+
+def _header(sizes: Sequence[Size], served: Mapping[str, Sequence[Sizes]]) -> str:
+    """What the file says of its sizes at its top."""
+    ranges = ", ".join(f"axis {axis} of {size.argument if n == 0 else f'argument {place}'}"
+                       f"{f' (as {size.name})' if n else ''}: {size.low} to {size.high}"
+                       for size in sizes for n, (place, axis) in enumerate(size.places))
+    modes = [words_of(mode) for mode, points in served.items() if len(points) > 1]
+    return f"Serves calls of other sizes than the example's, which are below, in {' and '.join(modes)} mode: {ranges}."
 
 
 def _pair(one: Tree, other: Tree, point: Sizes) -> tuple[int, int] | None:

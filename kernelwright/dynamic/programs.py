@@ -58,10 +58,9 @@ def kernel_names(modes: Sequence[ModeOfSizes]) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts at one point. kernels: definitions by name, each with a line that says how much workspace it takes.
-    programs: by mode, Python's text and then its launchers'; facts: by mode, the facts of a call by key."""
+    """The texts around the kernels at one point. programs: by mode, Python's text and then its launchers'; facts: by
+    mode, the facts of a call by key."""
 
-    kernels: Mapping[str, str]
     programs: Mapping[str, tuple[str, str]]
     launchers: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
     in_place: frozenset[tuple[str, int]]
@@ -99,10 +98,13 @@ def texts_at(modes: Sequence[ModeOfSizes], plans: Mapping[str, Plan], sources: M
             in_place |= program.in_place
         facts[mode.name] = dict(plan_facts(plan, mode.model, list(inputs), mode.like,
                                            graph=mode.graph and is_recordable(plan)))
-    return Texts({name: source.definition + _WORKSPACE.format(source.workspace_bytes)
-                  for name, source in sources.items()},
-                 programs, launchers, frozenset(in_place), facts,
+    return Texts(programs, launchers, frozenset(in_place), facts,
                  frozenset(name for source in sources.values() for name in source.support))
+
+
+def with_workspace(source: KernelSource) -> str:
+    """A kernel's definition with a line that says how much workspace it takes."""
+    return source.definition + _WORKSPACE.format(source.workspace_bytes)
 
 
 def without_workspace(text: str) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
-from kernelwright.capture.tracing import Questions
 from kernelwright.dynamic.formulas import Sizes, unknowns
 from kernelwright.dynamic.records import Differs, Template
 from kernelwright.dynamic.sizes import Size, of_sizes

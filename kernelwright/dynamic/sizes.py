@@ -1,5 +1,4 @@
-"""The sizes that a file is asked to serve: which axes of which arguments, from where to where; and inputs of any of them.
-"""
+"""The sizes that a file is asked to serve: axes of arguments with lowest and highest values; and inputs of such."""
 
 from __future__ import annotations
 

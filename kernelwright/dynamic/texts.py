@@ -1,8 +1,8 @@
 """Texts as functions of sizes: the same text for several sizes, with formulas in place of the numbers that differ.
 
-Texts are compared token by token. What is no number must be the same; sizes whose texts differ otherwise (a loop that is
-cut, a pragma, a term that a factor of 1 leaves out) belong to another variant. A variant is only made where each of its
-numbers has a formula that gives, at each of its points, the very number that stands in that point's text.
+Texts are compared token by token. What is no number must be the same; sizes whose texts differ otherwise (a loop that
+is cut, a pragma, a term that a factor of 1 leaves out) belong to another variant. A variant is only made where each of
+its numbers has a formula that gives, at each of its points, the very number that stands in that point's text.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ class Variant:
         return Split(self.pieces, "".join(_REAL if isinstance(f, Real) else _WHOLE for f in self.formulas),
                      tuple(f.at(sizes) for f in self.formulas))
 
+    def gives(self, sizes: Sizes, text: str) -> bool:
+        """Whether a text of these sizes is what the variant says: its numbers are those of the formulas, and extents of
+        arrays no more than the largest."""
+        own, other = self.at(sizes), split(text)
+        return own.pieces == other.pieces and own.kinds == other.kinds and all(
+            b <= self.extents[n] if n in self.extents else repr(a) == repr(b)
+            for n, (a, b) in enumerate(zip(own.numbers, other.numbers, strict=True)))
+
     def text(self, names: Sequence[str], language: Language) -> str:
         """The text with names of the sizes."""
         over, real = ("/", "double") if language == "c" else ("//", "float")
@@ -107,8 +115,8 @@ def variants(texts: Mapping[Sizes, str], language: Language, *, most: int, spare
     """
     groups: dict[tuple[tuple[str, ...], str], dict[Sizes, Split]] = {}
     for point, text in texts.items():
-        parts = split(text)
-        groups.setdefault((parts.pieces, parts.kinds), {})[point] = parts
+        taken = split(text)
+        groups.setdefault((taken.pieces, taken.kinds), {})[point] = taken
     found: list[Variant] = []
     waiting = list(groups.values())
     fits: dict[tuple, Whole | Real | None] = {}
@@ -154,9 +162,9 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
         line = before.rpartition("\n")[2] if "\n" in before else line + before
         if language == "c" and _is_extent(line):
             extents[place] = max(columns[place])
-            if highest is not None and (formula is None or not (formula.is_constant or formula.grows)):
-                return place
             if highest is not None:
+                if formula is None or isinstance(formula, Real) or not (formula.is_constant or formula.grows):
+                    return place
                 extents[place] = formula.at(highest)
             elif formula is None:
                 formulas[place] = formula = constant(extents[place], len(points[0]))
@@ -174,7 +182,7 @@ class _Same(Real):
     """A floating number that is the same for all sizes."""
 
     value: float  # type: ignore[assignment]
-    inverse: bool = False
+    form: Literal["whole", "inverse", "unbiased"] = "whole"
 
     is_constant = True
 

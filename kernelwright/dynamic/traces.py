@@ -1,9 +1,9 @@
 """Whether a forward does the same at other sizes: the calls of PyTorch that it makes, written down, size by size.
 
 A forward may decide by a size (``if x.shape[0] > 4``), or refuse one. Capture sees what it does at the sizes that it is
-given alone. So the model runs at every size that the file shall serve, on tensors without data where it can, and each
-call of PyTorch is written as a line: function, plain arguments, shapes of results. What is the same text but for numbers
-that are formulas of the sizes is the same computation.
+given alone. So the model runs at every size that is looked at, on tensors without data where it can, and each call of
+PyTorch is written as a line: function, plain arguments, shapes of results. What is the same text but for numbers that
+are formulas of the sizes is the same computation.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class _Calls(TorchFunctionMode):
         super().__init__()
         self.lines: list[str] = []
 
-    def __torch_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        name = getattr(function, "__name__", "")
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
         if name not in _ASKED:
             plain = [_written(value) for value in (*args, *sorted((kwargs or {}).items()))]
-            self.lines.append(f"{resolve_name(function) or name}({', '.join(plain)}) -> {_written(result)}")
+            self.lines.append(f"{resolve_name(func) or name}({', '.join(plain)}) -> {_written(result)}")
         return result
 
 
@@ -60,7 +60,7 @@ def _written(value: Any) -> str:
 
 def trace(problem: Problem, model: nn.Module, sizes: Sequence[Size], point: Sizes, seed: int, *, recording: bool
           ) -> str | None:
-    """The calls that a forward makes at some sizes; None where it raises there. ``model`` may be left with other state."""
+    """The calls that a forward makes at some sizes; None where it raises there. ``model`` may get another state."""
     arguments = of_sizes(problem, sizes, point).make_inputs(seed)
     try:
         with on_meta(model):

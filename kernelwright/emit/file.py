@@ -89,12 +89,13 @@ class Sized:
     """What a file that serves calls of several sizes has in place of the text for the example's.
 
     kernels: of all sizes. tables: text of the functions that give the facts of each mode for some sizes, and of what is
-    known of the sizes. functions: these functions' names by mode.
+    known of the sizes. functions: these functions' names by mode. header: a sentence for the file's header.
     """
 
     kernels: Kernels
     tables: str
     functions: Mapping[str, str]
+    header: str
 
 
 def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
@@ -181,7 +182,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     holds = conditions([of_model, *of_modes])
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
-        **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces, "SIZED": sized is not None,
+        **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
+        "SIZED": sized is not None,
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),

@@ -37,5 +37,5 @@ def forms_text() -> str:
     return IMPORTS + folded(FORMS, {"OBJECTS": True})
 
 
-__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "SIZED_RUNTIME", "STRUCTURES",
-           "build_text", "conditions_of", "forms_text"]
+__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "SIZED_RUNTIME",
+           "STRUCTURES", "build_text", "conditions_of", "forms_text"]
