@@ -135,8 +135,7 @@ def fit(points: Sequence[Sizes], values: Sequence[int], *, spare: int = 0) -> Po
     for basis in _bases(len(points[0])):
         if len(points) < len(basis) + spare:
             continue
-        solution = _solved([[prod(s ** p for s, p in zip(point, powers, strict=True)) for powers in basis]
-                            for point in points], values)
+        solution = _solved(points, values, basis)
         if solution is None:
             continue
         terms = tuple((c, powers) for c, powers in zip(solution, basis, strict=True) if c)
@@ -217,10 +216,14 @@ def _bases(count: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     return tuple(dict.fromkeys(lists))
 
 
-def _solved(rows: list[list[int]], values: Sequence[int]) -> list[int] | None:
-    """The whole numbers that solve linear equations of full rank; None where they are none, or do not."""
-    width = len(rows[0])
-    table = [[Fraction(x) for x in row] + [Fraction(v)] for row, v in zip(rows, values, strict=True)]
+def _solved(points: Sequence[Sizes], values: Sequence[int], basis: Sequence[tuple[int, ...]]) -> list[int] | None:
+    """The whole coefficients of monomials that give the values at some of the points; None where there are none."""
+    width = len(basis)
+    # A few points that lie apart decide; whoever asks compares the others.
+    step = max(1, len(points) // (4 * width))
+    some = [*range(0, len(points), step), len(points) - 1]
+    table = [[Fraction(prod(s ** p for s, p in zip(points[n], powers, strict=True))) for powers in basis]
+             + [Fraction(values[n])] for n in some]
     for column in range(width):
         pivot = next((r for r in range(column, len(table)) if table[r][column]), None)
         if pivot is None:

@@ -27,8 +27,8 @@ from kernelwright.dynamic.programs import (
     without_workspace,
 )
 from kernelwright.dynamic.records import Differs, Template
-from kernelwright.dynamic.replan import in_words, inputs_at, template_of
-from kernelwright.dynamic.sizes import Size
+from kernelwright.dynamic.replan import in_words, template_of
+from kernelwright.dynamic.sizes import Size, inputs_like
 from kernelwright.dynamic.texts import Variant, variants
 from kernelwright.dynamic.traces import trace
 from kernelwright.emit.file import OF_PROGRAM, Kernels, Sized, joined_kernels
@@ -50,6 +50,8 @@ from kernelwright.settings import Settings
 MOST_VARIANTS, MOST_LEAVES = 12, 24
 #: Where not all sizes are looked at: how often, and at how many that are drawn, texts are held against their variants.
 _ROUNDS, _DRAWS = 12, 12
+#: Of sizes that were not looked at, so many are certified.
+_UNSEEN = 2
 _FEWER = "{} mode serves {} of {} combinations of sizes that were looked at: at {}{} the forward makes other calls."
 
 
@@ -77,6 +79,7 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     few, points, example = are_few(sizes), looked_at(sizes), tuple(size.example for size in sizes)
     programs = {m.program: m for m in distinct([m for m in modes if m.runs])}
     made: dict[str, ModeOfSizes] = {}
+    calls: dict[str, Calls] = {}
     for mode in (m for m in modes if m.runs):
         like = programs[mode.program]
         same = {example}
@@ -91,7 +94,8 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
                 template, found = template_of(problem, like, sizes, device, settings, stages)
                 made[like.name] = ModeOfSizes(like.name, like.name, like.model, template, like.graph, tuple(found))
             with stages.stage("capture"):
-                same = Calls(problem, mode, sizes, settings).alike(points)
+                calls[mode.name] = Calls(problem, mode, sizes, settings)
+                same = calls[mode.name].alike(points)
             own.append(replace(made[like.name], name=mode.name, like=like.name, model=mode.model))
             if others := [p for p in points if p not in same]:
                 notes.append(_FEWER.format(words_of(mode.name).capitalize(), len(same), len(points),
@@ -106,21 +110,22 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     if all(found == {example} for found in served.values()):
         raise Differs("; ".join(dict.fromkeys(notes)) or "there are no kernels")
     with stages.stage("generate"):
-        return _texts(problem, own, kept, served, sizes, points, few, target, settings, notes)
+        return _texts(problem, own, kept, served, calls, sizes, points, few, target, settings, notes)
 
 
 class Calls:
     """The calls of PyTorch that a mode's forward makes, at each of some sizes."""
 
     def __init__(self, problem: Problem, mode: ModeProgram, sizes: Sequence[Size], settings: Settings) -> None:
-        self._problem, self._sizes, self._seed = problem, sizes, settings.seed
+        self._problem, self._sizes, self._example = problem, sizes, problem.make_inputs(settings.seed)
         self._model, self._recording = copy.deepcopy(mode.model), False not in mode.recordings
         self._texts: dict[Sizes, str | None] = {}
+        self._variant: Variant | None = None  # of the calls at the sizes that are alike
 
     def _at(self, point: Sizes) -> str | None:
         if point not in self._texts:
-            self._texts[point] = trace(self._problem, self._model, self._sizes, point, self._seed,
-                                       recording=self._recording)
+            inputs = inputs_like(self._problem, self._example, self._sizes, point)
+            self._texts[point] = trace(self._model, inputs, recording=self._recording)
         return self._texts[point]
 
     def alike(self, points: Iterable[Sizes]) -> set[Sizes]:
@@ -130,20 +135,22 @@ class Calls:
         example = tuple(size.example for size in self._sizes)
         for variant in variants(texts, "python", most=len(texts), spare=1):
             if example in variant.points and len(variant.points) > 1:
+                self._variant = variant
                 return set(variant.points)
         raise Differs("the forward makes other calls at other sizes")
 
-    def are_alike(self, point: Sizes, others: Iterable[Sizes]) -> bool:
-        """Whether the forward does the same at a point as at others that are alike."""
-        return point in self.alike([*others, point])
+    def is_alike(self, point: Sizes) -> bool:
+        """Whether the forward does the same at one more point."""
+        text = self._at(point)
+        return text is not None and self._variant is not None and self._variant.gives(point, text)
 
 
 def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgram], served: Mapping[str, set[Sizes]],
-           sizes: Sequence[Size], points: Sequence[Sizes], few: bool, target: str, settings: Settings,
-           notes: list[str]) -> Made:
+           calls: Mapping[str, Calls], sizes: Sequence[Size], points: Sequence[Sizes], few: bool, target: str,
+           settings: Settings, notes: list[str]) -> Made:
     names = [size.name for size in sizes]
     highest = tuple(size.high for size in sizes)
-    looked = _Looked(problem, modes, programs, sizes, target, settings, served, notes)
+    looked = _Looked(problem, modes, programs, sizes, target, settings, served, calls, notes)
     for point in points:
         looked.at(point)
     how: dict[str, Any] = {"most": MOST_VARIANTS, "spare": 0 if few else 2, "highest": None if few else highest}
@@ -159,9 +166,10 @@ def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgra
     largest = {m.name: m.plan(highest, looked.names[m.name]) for m in modes}
     plans, sources = looked.plans, looked.sources
     texts: dict[Sizes, Texts] = {}
+    inputs_of_example = problem.make_inputs(settings.seed)
     for point, found in plans.items():
         here = [m for m in modes if m.name in found]
-        inputs = inputs_at(problem, sizes, point, settings.seed)
+        inputs = inputs_like(problem, inputs_of_example, sizes, point)
         texts[point] = texts_at(here, found, sources[point], spaces, largest, inputs, target)
     return _joined(problem, modes, programs, sizes, names, texts, kernels, plans, target, how, notes)
 
@@ -171,20 +179,19 @@ class _Looked:
 
     def __init__(self, problem: Problem, modes: Sequence[ModeOfSizes], programs: Sequence[ModeProgram],
                  sizes: Sequence[Size], target: str, settings: Settings, served: Mapping[str, set[Sizes]],
-                 notes: list[str]) -> None:
+                 calls: Mapping[str, Calls], notes: list[str]) -> None:
         self.modes, self.sizes, self.target, self.notes = modes, sizes, target, notes
         self.names = kernel_names(modes)
         self.plans: dict[Sizes, dict[str, Plan]] = {}
         self.sources: dict[Sizes, dict[str, KernelSource]] = {}
-        self._served, self._calls = served, {
-            mode.name: Calls(problem, program, sizes, settings) for mode, program in zip(modes, programs, strict=True)}
+        self._served, self._calls = served, calls
 
     def at(self, point: Sizes) -> bool:
         """Look at a point; whether there are kernels for it."""
         if point in self.sources:
             return True
         for name, known in self._served.items():
-            if point not in known and len(known) > 1 and self._calls[name].are_alike(point, known):
+            if point not in known and (calls := self._calls.get(name)) is not None and calls.is_alike(point):
                 known.add(point)
         try:
             found = {m.name: m.plan(point, self.names[m.name]) for m in self.modes if point in self._served[m.name]}
@@ -284,6 +291,7 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
     tables: list[str] = [_sizes_text(sizes)]
     functions: dict[str, str] = {}
     served: dict[str, tuple[Sizes, ...]] = {}
+    trees: dict[str, Tree] = {}
     split: dict[str, tuple[dict[Sizes, int | None], list[str]]] = {}
     for mode in modes:
         if mode.like == mode.name:
@@ -304,6 +312,7 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
                 kept = {p: None if lookup(of_kernel, p) is None else leaf for p, leaf in kept.items()}
         kept |= {p: None for p in texts if p not in kept}
         tree = tree_of(kept)
+        trees[mode.name] = tree
         served[mode.name] = tuple(p for p, leaf in kept.items() if leaf is not None)
         tables.append(facts_function(mode.name, words_of(mode.name), tree, rows, names))
         if lost := [p for p in texts if p not in served[mode.name] and mode.name in texts[p].facts]:
@@ -314,8 +323,10 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
     like = {mode.name: mode.like for mode in modes}
     kernels_record = Kernels(joined.text, launchers, program_texts, like, joined.pieces)
     header = _header(sizes, served)
+    unseen = [p for p in _drawn(sizes, random.Random(len(texts))) if p not in texts
+              and all(lookup(tree, p) is not None for tree in trees.values())]
     return Made(Sized(kernels_record, broken_python("\n\n\n".join(tables)), functions, header), served, tuple(notes),
-                kernels)
+                kernels, tuple(unseen[:_UNSEEN]))
 
 
 # Between the facts of a mode, and between a key and its value, where they are taken as one text.

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
@@ -86,7 +85,7 @@ def planned_at(problem: Problem, mode: ModeProgram, sizes: Sequence[Size], point
     inputs = other.make_inputs(settings.seed)
     graph = captured_mode(other, mode, inputs, settings, stages)
     if not isinstance(graph, Graph):
-        raise Differs(f"at sizes {_words(sizes, point)} the model is no graph")
+        raise Differs(f"at sizes {in_words(sizes, point)} the model is no graph")
     if settings.precision == "strict" and device.rounds_products:
         graph = exact_convolutions(graph)
     with stages.stage("plan"):
@@ -96,7 +95,7 @@ def planned_at(problem: Problem, mode: ModeProgram, sizes: Sequence[Size], point
     laid = [part for part in with_strides_of_eager(other, found, inputs, device, settings)
             if part.recordings == mode.recordings]
     if not laid:
-        raise Differs(f"at sizes {_words(sizes, point)} results lie otherwise where gradients are recorded")
+        raise Differs(f"at sizes {in_words(sizes, point)} results lie otherwise where gradients are recorded")
     return _planned(laid[0], mode, device)
 
 
@@ -124,15 +123,7 @@ def _together(one: Graph, other: Graph) -> dict[Node, Node]:
     return dict(zip(ours, theirs, strict=True))
 
 
-def _words(sizes: Sequence[Size], point: Sizes) -> str:
-    return ", ".join(f"{size.name.removeprefix('size_')} = {value}" for size, value in zip(sizes, point, strict=True))
-
-
 def in_words(sizes: Sequence[Size], point: Sizes) -> str:
     """Some sizes in words."""
-    return _words(sizes, point)
+    return ", ".join(f"{size.name.removeprefix('size_')} = {value}" for size, value in zip(sizes, point, strict=True))
 
-
-def inputs_at(problem: Problem, sizes: Sequence[Size], point: Sizes, seed: int) -> list[Any]:
-    """Inputs of some sizes."""
-    return of_sizes(problem, sizes, point).make_inputs(seed)

@@ -120,11 +120,10 @@ def _ends(made: Made, mode: str, seed: int) -> list[Sizes]:
     ends of each variant of a text."""
     served = list(made.served[mode])
     generator = random.Random(seed)
-    found = [served[0], served[-1], *(generator.choice(served) for _ in range(DRAWN))]
+    found = [served[0], served[-1], *(made.unseen if len(served) > 1 else ()), *(generator.choice(served) for _ in range(DRAWN))]
     for own, tree in made.kernels.values():
         for number, variant in enumerate(own):
             here = [p for p in variant.points if p in served and lookup(tree, p) == number]
             found += [here[0], here[-1]] if here else []
-    found += made.unseen
     return list(dict.fromkeys(found))[:MOST_ENDS]
 

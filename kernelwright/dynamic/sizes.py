@@ -79,25 +79,28 @@ def sizes_of(asked: Sequence[str], model: nn.Module, example: Sequence[Any]) -> 
 
 def of_sizes(problem: Problem, sizes: Sequence[Size], point: Sizes) -> Problem:
     """The problem with inputs of other sizes: elements of the example's kind, along longer axes of several draws."""
+    return replace(problem, build_inputs=lambda seed: _inputs(problem, sizes, point, seed, draws=True))
+
+
+def inputs_like(problem: Problem, example: list[Any], sizes: Sequence[Size], point: Sizes) -> list[Any]:
+    """Inputs of some sizes whose elements are the example's, again and again along longer axes."""
+    return _inputs(replace(problem, build_inputs=lambda seed: example), sizes, point, 0, draws=False)
+
+
+def _inputs(problem: Problem, sizes: Sequence[Size], point: Sizes, seed: int, *, draws: bool) -> list[Any]:
+    if all(size.example == value for size, value in zip(sizes, point, strict=True)):
+        return problem.build_inputs(seed)
     axes: dict[int, list[tuple[int, int]]] = {}
     for size, value in zip(sizes, point, strict=True):
         for place, axis in size.places:
             axes.setdefault(place, []).append((axis, value))
+    leaves, structure = flat(problem.build_inputs(seed))
 
-    def build(seed: int) -> list[Any]:
-        example = problem.build_inputs(seed)
-        if all(size.example == value for size, value in zip(sizes, point, strict=True)):
-            return example
-        leaves, structure = flat(example)
+    def drawn(place: int, draw: int) -> torch.Tensor:
+        return (flat(problem.build_inputs(seed + 7919 * draw))[0] if draw and draws else leaves)[place]
 
-        def drawn(place: int, draw: int) -> torch.Tensor:
-            return (leaves if not draw else flat(problem.build_inputs(seed + 7919 * draw))[0])[place]
-
-        for place, wanted in axes.items():
-            leaves[place] = _resized(lambda draw, place=place: drawn(place, draw), wanted)
-        return restored(structure, leaves)
-
-    return replace(problem, build_inputs=build)
+    made = {place: _resized(lambda draw, place=place: drawn(place, draw), wanted) for place, wanted in axes.items()}
+    return restored(structure, [made.get(place, leaf) for place, leaf in enumerate(leaves)])
 
 
 def _resized(drawn: Any, wanted: Sequence[tuple[int, int]]) -> torch.Tensor:

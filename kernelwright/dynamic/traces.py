@@ -19,10 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from kernelwright.capture.observed import on_meta, without_data
 from kernelwright.containers import leaves
-from kernelwright.dynamic.formulas import Sizes
-from kernelwright.dynamic.sizes import Size, of_sizes
 from kernelwright.failures import is_ours
-from kernelwright.problem import Problem
 from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
 
@@ -58,10 +55,8 @@ def _written(value: Any) -> str:
     return type(value).__name__
 
 
-def trace(problem: Problem, model: nn.Module, sizes: Sequence[Size], point: Sizes, seed: int, *, recording: bool
-          ) -> str | None:
-    """The calls that a forward makes at some sizes; None where it raises there. ``model`` may get another state."""
-    arguments = of_sizes(problem, sizes, point).make_inputs(seed)
+def trace(model: nn.Module, arguments: Sequence[Any], *, recording: bool) -> str | None:
+    """The calls that a forward makes; None where it raises. ``model`` may get another state."""
     try:
         with on_meta(model):
             positional, named = split(arguments)
