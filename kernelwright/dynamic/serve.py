@@ -120,7 +120,8 @@ def _ends(made: Made, mode: str, seed: int) -> list[Sizes]:
     ends of each variant of a text."""
     served = list(made.served[mode])
     generator = random.Random(seed)
-    found = [served[0], served[-1], *(made.unseen if len(served) > 1 else ()), *(generator.choice(served) for _ in range(DRAWN))]
+    found = [served[0], served[-1], *(made.unseen if len(served) > 1 else ())]
+    found += [generator.choice(served) for _ in range(DRAWN)]
     for own, tree in made.kernels.values():
         for number, variant in enumerate(own):
             here = [p for p in variant.points if p in served and lookup(tree, p) == number]

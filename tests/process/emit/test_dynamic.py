@@ -191,7 +191,7 @@ def test_no_kernels_serve_sizes_at_which_the_forward_does_something_else() -> No
 def test_each_kernels_text_is_the_one_that_would_be_made_for_its_sizes(name) -> None:
     """At every point: the variant's text with the sizes put in is, token by token, the generator's for the plan of
     these sizes, and at some points for a plan that is made anew there, of a model that is captured anew."""
-    model, _, found = made(name)
+    found = made(name)[2]
     modes, _ = _modes_of_sizes(found)
     names = kernel_names(modes)
     checked = 0
