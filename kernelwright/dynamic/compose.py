@@ -10,23 +10,27 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kernelwright.dynamic.conditions import Test, Tree
-from kernelwright.dynamic.texts import Variant
+from kernelwright.dynamic.texts import Language, Variant
 
-_INTEGER = "const int64_t"
+#: What sizes are in each language. Kernels of CUDA count in 32 bits wherever these suffice, and say where they do not.
+_INTEGER = {"c": "const int64_t", "cuda": "const int"}
 
 
 def kernel_text(name: str, variants: Sequence[Variant], tree: Tree, names: Sequence[str],
-                changed: Callable[[str], str]) -> tuple[str, bool]:
+                language: Language, changed: Callable[[str], str]) -> tuple[str, bool]:
     """The definition of a kernel of several sizes, and whether it takes these. changed: what a definition becomes where
-    its buffers may share memory."""
+    its buffers may share memory. Raises ValueError where sizes do not reach all that needs them."""
     numbers = sorted(_leaves(tree))
     takes = len(numbers) > 1 or variants[numbers[0]].moves
     texts = []
     for place, number in enumerate(numbers, 1):
-        text = changed(variants[number].text(names, "c")).strip()
+        text = changed(variants[number].text(names, language)).strip()
         if takes:
             own = f"{name}_s{place}" if len(numbers) > 1 else name
-            text = _with_parameters(re.sub(rf"\b{name}\b", own, text), own, names)
+            text = re.sub(rf"\b((?:k\d+_)?){name}\b", rf"\1{own}", text)
+            if language == "cuda":
+                text = _with_launches(text, own, names)
+            text = _with_parameters(text, own, names, language)
         texts.append(text)
     if len(numbers) > 1:
         head = _head(texts[0], f"{name}_s1")
@@ -53,7 +57,7 @@ def launcher_text(text: str, takes: Collection[str], names: Sequence[str]) -> tu
         if used:
             found.add(head[1])
             count = max(map(int, re.findall(r"\btensors\[(\d+)\]", part)), default=-1) + 1
-            lines = [f"    {_INTEGER} {name} = (int64_t)(intptr_t)tensors[{count + n}];"
+            lines = [f"    const int64_t {name} = (int64_t)(intptr_t)tensors[{count + n}];"
                      for n, name in enumerate(names)]
             first, _, rest = part.partition("\n")
             part = "\n".join([first, *lines, rest])
@@ -150,10 +154,33 @@ def _head(text: str, name: str) -> tuple[int, str, int]:
     return found.end(), text[found.end():place - 1], place - 1
 
 
-def _with_parameters(text: str, name: str, names: Sequence[str]) -> str:
+def _with_launches(text: str, entry: str, names: Sequence[str]) -> str:
+    """The text of a kernel of CUDA whose functions on the device get sizes where they need them, from the host's."""
+    parts = re.split(r"(?m)^(?=static |template|struct |// )", text)
+    heads = [re.match(r"(?:static )?__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", part) for part in parts]
+    needed = {head[1] for head, part in zip(heads, parts, strict=True)
+              if head is not None and any(re.search(rf"\b{name}\b", part) for name in names)}
+    result = ""
+    for head, part in zip(heads, parts, strict=True):
+        uses = any(re.search(rf"\b{name}\b", part) for name in names) and not part.startswith("//")
+        if head is not None and head[1] in needed:
+            part = part[:head.end()] + re.sub(r"\) \{", ", " + ", ".join(
+                f"{_INTEGER['cuda']} {name}" for name in names) + ") {", part[head.end():], count=1)
+        elif uses and f" {entry}(" not in part.partition("{")[0]:
+            raise ValueError(f"sizes do not reach a function of {entry}")
+        for function in needed:
+            part = re.sub(rf"(KW_LAUNCH\(\"\w+\", {function}, .*)\);$", rf"\1, {', '.join(names)});", part,
+                          flags=re.MULTILINE)
+        result += part
+    if len(needed) != len(re.findall(r"(?m)KW_LAUNCH\(.*" + f", {names[-1]}" + r"\);$", result)):
+        raise ValueError(f"{entry} is launched otherwise")
+    return result
+
+
+def _with_parameters(text: str, name: str, names: Sequence[str], language: Language) -> str:
     """A kernel's text whose entry has sizes as its last parameters."""
     begin, parameters, end = _head(text, name)
-    more = ", ".join(f"{_INTEGER} {size}" for size in names)
+    more = ", ".join(f"{_INTEGER[language]} {size}" for size in names)
     return f"{text[:begin]}{parameters}, {more}{text[end:]}"
 
 

@@ -29,7 +29,7 @@ from kernelwright.dynamic.programs import (
 from kernelwright.dynamic.records import Differs, Template
 from kernelwright.dynamic.replan import in_words, template_of
 from kernelwright.dynamic.sizes import Size, inputs_like
-from kernelwright.dynamic.texts import Variant, variants
+from kernelwright.dynamic.texts import Language, Variant, variants
 from kernelwright.dynamic.traces import trace
 from kernelwright.emit.file import OF_PROGRAM, Kernels, Sized, joined_kernels
 from kernelwright.emit.layout import broken_python
@@ -174,6 +174,11 @@ def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgra
     return _joined(problem, modes, programs, sizes, names, texts, kernels, plans, target, how, notes)
 
 
+def language_of(target: str) -> Language:
+    """What numbers look like in the kernels of a target."""
+    return "cuda" if TARGETS[target].stream else "c"
+
+
 class _Looked:
     """The kernels of the points that have been looked at."""
 
@@ -207,8 +212,8 @@ class _Looked:
     def kernels(self, how: Mapping[str, Any]) -> dict[str, tuple[list[Variant], Tree]]:
         """The variants of each kernel, and which sizes each serves."""
         names = dict.fromkeys(name for own in self.sources.values() for name in own)
-        return {name: _variants({p: with_workspace(own[name]) for p, own in self.sources.items() if name in own}, "c",
-                                how) for name in names}
+        return {name: _variants({p: with_workspace(own[name]) for p, own in self.sources.items() if name in own},
+                                language_of(self.target), how) for name in names}
 
     def is_known(self, point: Sizes, kernels: Mapping[str, tuple[list[Variant], Tree]]) -> bool:
         """Whether the kernels of a point have the texts that their variants give."""
@@ -282,7 +287,7 @@ def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgr
             text = without_workspace(text)
             return sharing(text, (*shared, "out0")) if shared and sharing is not None else text
 
-        text, has = kernel_text(name, own, tree, names, changed)
+        text, has = kernel_text(name, own, tree, names, language_of(target), changed)
         definitions[name] = "\n".join([*source_lines(covered[name]), text])
         takes |= {name} if has else set()
     launchers: dict[str, list[str]] = {}

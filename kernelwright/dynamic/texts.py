@@ -14,13 +14,13 @@ from typing import Literal
 
 from kernelwright.dynamic.formulas import Polynomial, Real, Sizes, Whole, constant, fit, fit_ceiling, fit_real
 
-Language = Literal["c", "python"]
+Language = Literal["c", "cuda", "python"]
 
 _TOKEN = re.compile(r"""
     "(?:[^"\\\n]|\\.)*"                                               # a text
   | [A-Za-z_]\w*                                                      # a word
   | (?P<real>\d+\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)(?!\w)         # a floating number
-  | (?P<whole>\d+)(?=LL\b|(?!\w|\.\d))                                # a whole number
+  | (?P<whole>\d+)(?=(?:LL|u)\b|(?!\w|\.\d))                           # a whole number
   | \d\w* | \s+ | .""", re.VERBOSE)
 _WHOLE, _REAL = "\0", "\1"
 #: What begins the line of a declaration of arrays, whose extents are constants: those of the largest size.
@@ -28,6 +28,8 @@ _ARRAYS = re.compile(r"\s*(?:alignas\(\d+\)\s+)?(?:__shared__\s+)?(?:real|float|
                      r"(?:<\w+>)?)\s+\w+\[[^=]*$")
 #: Where a whole number must be one that the compiler knows.
 _CONSTANT_LINE = re.compile(r"\s*#|.*\b(?:static_assert|__launch_bounds__)\b")
+# The line before a loop that is written out, whose bounds the compiler must know.
+_UNROLLED = re.compile(r"\s*#pragma unroll\s*$")
 _FREE_BEFORE, _FREE_AFTER = "([{,=", ")]},;"
 
 
@@ -86,22 +88,26 @@ class Variant:
 
     def text(self, names: Sequence[str], language: Language) -> str:
         """The text with names of the sizes."""
-        over, real = ("/", "double") if language == "c" else ("//", "float")
+        over, real = ("//", "float") if language == "python" else ("/", "double")
+        wide = [f"(long long){name}" for name in names]
         result = self.pieces[0]
         for number, (formula, after) in enumerate(zip(self.formulas, self.pieces[1:], strict=True)):
             if number in self.extents:
                 result += str(self.extents[number]) + after
                 continue
-            text = formula.text(names, real) if isinstance(formula, Real) else formula.text(names, over)
-            if isinstance(formula, Polynomial) and formula.is_constant:
+            own = wide if language == "cuda" and after.startswith("LL") else names
+            text = formula.text(own, real) if isinstance(formula, Real) else formula.text(own, over)
+            if formula.is_constant:
                 result += text + after
                 continue
+            if re.match(r"u\b", after):
+                text, after = f"unsigned({text})", after[1:]
             after = after.removeprefix("LL")  # sizes are wide
-            if language == "c":  # what is computed is no constant expression
+            if language != "python":  # what is computed is no constant expression
                 line = result.rfind("\n") + 1
                 result = result[:line] + re.sub(r"\bconstexpr\b", "const", result[line:])
             before = result.rstrip(" ")[-1:]
-            free = re.fullmatch(r"\w+", text) or (before in _FREE_BEFORE and after.lstrip(" ")[:1] in _FREE_AFTER)
+            free = re.fullmatch(r"\w+|unsigned\(.*\)", text) or (before in _FREE_BEFORE and after.lstrip(" ")[:1] in _FREE_AFTER)
             result += (text if free else f"({text})") + after
         return result
 
@@ -152,14 +158,16 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
         formulas.append(fits[key])
     if None in formulas:
         polynomials = list(dict.fromkeys(f for f in formulas if isinstance(f, Polynomial) and not f.is_constant))
-        divisors = sorted({f.at(points[0]) for f in formulas if isinstance(f, Polynomial) and f.is_constant})
+        numbers = sorted({f.at(points[0]) for f in formulas if isinstance(f, Polynomial) and f.is_constant})
+        divisors = sorted({*numbers, *(a * b for a in numbers for b in numbers if 1 < a <= b <= 1024)})
         for place, formula in enumerate(formulas):
             if formula is None and first.kinds[place] == _WHOLE:
                 formulas[place] = fit_ceiling(points, columns[place], polynomials, divisors, spare=spare)
     extents: dict[int, int] = {}
-    line = ""
+    above = line = ""
     for place, (before, formula) in enumerate(zip(first.pieces, formulas, strict=False)):
-        line = before.rpartition("\n")[2] if "\n" in before else line + before
+        lines = (line + before).split("\n")
+        above, line = (lines[-2] if len(lines) > 1 else above), lines[-1]
         if language == "c" and _is_extent(line):
             extents[place] = max(columns[place])
             if highest is not None:
@@ -170,8 +178,9 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
                 formulas[place] = formula = constant(extents[place], len(points[0]))
         if formula is None:
             return place
-        if language == "c" and place not in extents and not formula.is_constant and _must_be_constant(
-                line, first.pieces[place + 1]):
+        if language != "python" and place not in extents and not formula.is_constant and (
+                _must_be_constant(line, first.pieces[place + 1]) or (language == "cuda" and (
+                    _UNROLLED.match(above) or (line.endswith(("[", "][")) and "=" not in line)))):
             return place
         line += "0"
     return Variant(tuple(points), first.pieces, tuple(f for f in formulas if f is not None), extents)

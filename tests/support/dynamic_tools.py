@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.dynamic.make import Made, made_of_sizes
@@ -40,6 +41,8 @@ class Several:
     @cached_property
     def module(self) -> ModuleType:
         """The emitted module, its kernels built."""
+        if self.settings.target == "cuda":
+            return load_emulated(self.text, self.made.sized.kernels.text, "several")
         return load_text(self.text, "several")
 
     def model(self) -> nn.Module:
