@@ -92,13 +92,13 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep)
-            if sizes and any(m.runs for m in modes):
-                served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages)
-                if isinstance(served, list):
-                    notes += served
-                else:
-                    text, module, certificates, found = served
-                    notes += found
+        if sizes and any(m.runs for m in modes):
+            served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages)
+            if isinstance(served, list):
+                notes += served
+            else:
+                text, module, certificates, found = served
+                notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
         if path is not None:

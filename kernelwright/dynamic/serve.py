@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from math import prod
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from kernelwright.build.module import load_text
+from kernelwright.build.emulation import load_emulated
+from kernelwright.build.module import compile_cuda, find_cuda_compiler, load_text
+from kernelwright.codegen.generate import is_here
 from kernelwright.device_lock import without_device
 from kernelwright.dynamic.conditions import lookup
 from kernelwright.dynamic.formulas import Sizes
@@ -32,17 +35,21 @@ from kernelwright.verify.certificate import Certificate
 #: Sizes at which each program is certified beside the example's: the ends of all that is served and of each variant of
 #: a text, and some that are drawn.
 MOST_ENDS, DRAWN = 14, 2
+#: And by emulation, which is slow: the least of these.
+_EMULATED = 3
 
 #: A file's text, the model, the certificates by mode, and sentences for the report.
-Served = tuple[str, nn.Module, dict[str, Certificate], list[str]]
+Served = tuple[str, nn.Module | None, dict[str, Certificate], list[str]]
 
 
 def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], example: list[Any],
                   target: str, device: Device, settings: Settings, stages: Stages) -> Served | list[str]:
     """The file of these modes for several sizes; or why there is none, and the file stays one for the example's.
 
-    A mode whose certificate fails at some sizes serves the example's alone.
+    A mode whose certificate fails at some sizes serves the example's alone. Without the target's device its kernels are
+    tried by emulation at the least sizes, and compiled where its compiler is.
     """
+    emulated_here = not is_here(target)
     given_up: dict[str, str] = {}
     asked = ", ".join(settings.dynamic)
     while True:
@@ -50,10 +57,16 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
             made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up)
             with stages.stage("build"):
                 text, _ = emitted_text(problem, modes, example, target, device, made.sized)
-                with without_device():
-                    emitted = load_text(text, problem.name)
+                if not emulated_here:
+                    with without_device():
+                        emitted = load_text(text, problem.name)
+                else:
+                    if find_cuda_compiler() is not None and (messages := compile_cuda(made.sized.kernels.text)):
+                        raise Differs(f"nvcc refused the generated kernels: {messages.splitlines()[0]}")
+                    emitted = load_emulated(text, made.sized.kernels.text, problem.name)
                 share_tables(emitted, problem)
-            certificates, failures, points = _certified(problem, modes, sizes, made, emitted, settings, stages)
+            certificates, failures, points = _certified(problem, modes, sizes, made, emitted, settings, stages,
+                                                          emulated=emulated_here)
         except Differs as differs:
             return [f"The file serves the example's sizes alone, not {asked}: {differs}."]
         except Exception as error:
@@ -61,12 +74,12 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
                 raise
             return [f"The file serves the example's sizes alone, not {asked}: {told(error)}."]
         if not failures:
-            notes = [*made.notes, *_said(sizes, made, points)]
-            return text, new_model(emitted, problem, settings.seed), certificates, notes
+            notes = [*made.notes, *_said(sizes, made, points, emulated=emulated_here)]
+            return text, None if emulated_here else new_model(emitted, problem, settings.seed), certificates, notes
         given_up |= failures
 
 
-def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes]]) -> list[str]:
+def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes]], *, emulated: bool) -> list[str]:
     """What is served, in sentences."""
     ranges = ", ".join(f"{size.name.removeprefix('size_')} from {size.low} to {size.high}" for size in sizes)
     result = []
@@ -74,13 +87,13 @@ def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes
         if len(own) > 1:
             tried = "; ".join(in_words(sizes, point) for point in points[name])
             result.append(f"{words_of(name).capitalize()} mode serves sizes {ranges}, with one set of weights; "
-                          f"certified at {tried}.")
+                          f"{'tried by emulation' if emulated else 'certified'} at {tried}.")
     return result
 
 
 def _certified(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], made: Made, emitted: ModuleType,
-               settings: Settings, stages: Stages) -> tuple[dict[str, Certificate], dict[str, str],
-                                                            dict[str, list[Sizes]]]:
+               settings: Settings, stages: Stages, *, emulated: bool
+               ) -> tuple[dict[str, Certificate], dict[str, str], dict[str, list[Sizes]]]:
     """The certificates at the example's sizes by mode, what failed at which sizes, and where each mode was tried."""
     certificates: dict[str, Certificate] = {}
     failures: dict[str, str] = {}
@@ -89,12 +102,16 @@ def _certified(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[S
     truths = Truths(problem.device)
     first = {m.name for m in distinct([m for m in modes if m.runs])}
     for mode in modes:
+        if not mode.runs and emulated:
+            continue
         if not mode.runs:
             certificates[mode.name] = certificate_of(problem, mode, emitted, settings, stages, truths, 1.0, brief=True,
                                                      begun=None)
             continue
         ends = _ends(made, mode.name, settings.seed)
         points = [example, *(p for p in (ends if mode.name in first else ends[:2]) if p != example)]
+        if emulated:
+            points = sorted(points, key=prod)[:_EMULATED if mode.name in first else 1]
         tried[mode.name] = points
         seconds = stages.budget.share("verify") / max(1, len(points))
         for point in points:
@@ -110,7 +127,7 @@ def _certified(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[S
             if not found.passed:
                 failures[mode.name] = f"at {in_words(sizes, point)} {found.sentence()}"
                 break
-            if point == example:
+            if point == example and not emulated:
                 certificates[mode.name] = found
     return certificates, failures, tried
 

@@ -107,7 +107,8 @@ class Variant:
                 line = result.rfind("\n") + 1
                 result = result[:line] + re.sub(r"\bconstexpr\b", "const", result[line:])
             before = result.rstrip(" ")[-1:]
-            free = re.fullmatch(r"\w+|unsigned\(.*\)", text) or (before in _FREE_BEFORE and after.lstrip(" ")[:1] in _FREE_AFTER)
+            free = re.fullmatch(r"\w+|unsigned\(.*\)", text) or (
+                before in _FREE_BEFORE and after.lstrip(" ")[:1] in _FREE_AFTER)
             result += (text if free else f"({text})") + after
         return result
 
