@@ -96,28 +96,40 @@ class Product:
         return self.value.text((*names, f"({self.other.text(names, over)})"))
 
 
+Form = Literal["whole", "inverse", "unbiased", "root", "inverse root", "deviation"]
+_OF_FORM: dict[Form, Callable[[int], float]] = {
+    "whole": float, "inverse": lambda n: 1 / n, "unbiased": lambda n: n / (n - 1), "root": math.sqrt,
+    "inverse root": lambda n: 1 / math.sqrt(n), "deviation": lambda n: math.sqrt(n / (n - 1))}
+#: The whole number that a value of each form is made of, nearly, and the least for which it is one.
+_WHOLE_OF: dict[Form, tuple[Callable[[float], float], float]] = {
+    "whole": (float, -math.inf), "inverse": (lambda v: 1 / v, 1), "unbiased": (lambda v: v / (v - 1), 2),
+    "root": (lambda v: v * v, 0), "inverse root": (lambda v: 1 / (v * v), 1),
+    "deviation": (lambda v: v * v / (v * v - 1), 2)}
+
 Whole = Polynomial | Ceiling | Product
 """A whole number of some sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A floating number, in float64: a whole one, one divided by it ("inverse"), or it divided by what is one less
-    ("unbiased", as of a variance of samples)."""
+    """A floating number, in float64: a whole one, one divided by it ("inverse"), it divided by what is one less
+    ("unbiased", as of a variance of samples), and the square roots of these ("root", "inverse root", "deviation")."""
 
     value: Polynomial
-    form: Literal["whole", "inverse", "unbiased"]
+    form: Form
 
     is_constant = False
 
     def at(self, sizes: Sizes) -> float:
-        value = self.value.at(sizes)
-        return float(value) if self.form == "whole" else 1 / value if self.form == "inverse" else value / (value - 1)
+        return _OF_FORM[self.form](self.value.at(sizes))
 
     def text(self, names: Sequence[str], number: str) -> str:
         """number: what the language calls the conversion to float64."""
         text = f"{number}({self.value.text(names)})"
-        return {"whole": text, "inverse": f"1.0 / {text}", "unbiased": f"{text} / ({text} - 1.0)"}[self.form]
+        ratio = f"{text} / ({text} - 1.0)"
+        root = "sqrt({})" if number == "double" else "({}) ** 0.5"
+        return {"whole": text, "inverse": f"1.0 / {text}", "unbiased": ratio, "root": root.format(text),
+                "inverse root": f"1.0 / {root.format(text)}", "deviation": root.format(ratio)}[self.form]
 
 
 def constant(value: int, count: int) -> Polynomial:
@@ -147,9 +159,7 @@ def fit(points: Sequence[Sizes], values: Sequence[int], *, spare: int = 0) -> Po
 
 def fit_real(points: Sequence[Sizes], values: Sequence[float], *, spare: int = 0) -> Real | None:
     """The number with these very values at these points, or None."""
-    forms: tuple[tuple[Literal["whole", "inverse", "unbiased"], Callable[[float], float]], ...] = (
-        ("whole", float), ("inverse", lambda v: 1.0 / v), ("unbiased", lambda v: v / (v - 1.0)))
-    for form, whole_of in forms:
+    for form, (whole_of, least) in _WHOLE_OF.items():
         try:
             whole = [round(whole_of(v)) for v in values]
         except (ZeroDivisionError, OverflowError, ValueError):
@@ -158,7 +168,6 @@ def fit_real(points: Sequence[Sizes], values: Sequence[float], *, spare: int = 0
         if polynomial is None:
             continue
         found = Real(polynomial, form)
-        least = {"whole": -math.inf, "inverse": 1, "unbiased": 2}[form]
         if all(polynomial.at(p) >= least and repr(found.at(p)) == repr(v)
                for p, v in zip(points, values, strict=True)):
             return found

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelwright.dynamic.formulas import Polynomial, Real, Sizes, Whole, constant, fit, fit_ceiling, fit_real
+from kernelwright.dynamic.formulas import Form, Polynomial, Real, Sizes, Whole, constant, fit, fit_ceiling, fit_real
 
 Language = Literal["c", "cuda", "python"]
 
@@ -192,7 +192,7 @@ class _Same(Real):
     """A floating number that is the same for all sizes."""
 
     value: float  # type: ignore[assignment]
-    form: Literal["whole", "inverse", "unbiased"] = "whole"
+    form: Form = "whole"
 
     is_constant = True
 

@@ -71,6 +71,13 @@ class Decides(nn.Module):
         return torch.softmax(x, 1) if x.shape[0] > 5 else torch.sigmoid(x) * x
 
 
+class Standardised(nn.Module):
+    """Deviations of samples, and the root of a size."""
+
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.std(0) + 1e-3) / x.shape[0] ** 0.5
+
+
 def _made(name: str) -> tuple[nn.Module, list[torch.Tensor], tuple[str, ...]]:
     torch.manual_seed(1)
     return {
@@ -266,6 +273,33 @@ def test_optimize_certifies_a_file_at_several_sizes(tmp_path, capsys) -> None:
     x = torch.randn(11, 40)
     assert_like(result.module(x), Softmax()(x))
     assert result.why() == {}
+
+
+def test_a_mode_that_fails_somewhere_serves_the_example_alone(monkeypatch) -> None:
+    """What does not run, or is not right, at some of the sizes that are tried is said, and the file stays."""
+    failing = {}
+
+    def misfit(model, inputs):
+        failing[model.training] = failing.get(model.training, 0) + 1
+        return "nothing fits" if inputs[0].shape[0] == 12 and failing.get("training", model.training) else ""
+
+    monkeypatch.setattr("kernelwright.dynamic.serve.misfit", misfit)
+    result = kernelwright.optimize(Softmax(), inputs=(torch.randn(8, 40),), dynamic=["x:0=1..12"], baselines="none",
+                                   effort="quick", target="cpp")
+    assert any("serves the example's sizes alone, not x:0=1..12" in note or "for the example's sizes alone" in note
+               for note in result.notes)
+    assert any("at x0 = 12 nothing fits" in note for note in result.notes)
+    assert result.certificate is not None and result.certificate.passed
+
+
+def test_deviations_over_a_size_are_served() -> None:
+    model, inputs = Standardised(), [torch.randn(8, 12)]
+    found = several(model, inputs, "x:0=2..12")
+    new = found.model()
+    for n in range(2, 13):
+        given = of_shape(inputs, (0, 0, n), seed=n)
+        with kernels_run(found.module, 1):
+            assert_like(new(*given), model(*given))
 
 
 # What is asked -----------------------------------------------------------------------------------
