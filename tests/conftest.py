@@ -58,6 +58,33 @@ def clocks_drop_nothing() -> Iterator[None]:
     patch.undo()
 
 
+_failed: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_are_noted() -> Iterator[None]:
+    """What fails of ours costs a kernel, and the rest is right: results alone do not show it."""
+    from kernelwright import failures
+
+    def noted(error: BaseException, folder: Path) -> Path | None:
+        _failed.append(f"{type(error).__name__}: {error}")
+        return keep(error, folder)
+
+    keep = failures.keep_traceback
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failures, "keep_traceback", noted)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_ours_fails(request: pytest.FixtureRequest) -> Iterator[None]:
+    """But where a test makes it fail, and says so."""
+    yield
+    failed = tuple(_failed)
+    _failed.clear()
+    assert not failed or any(request.node.iter_markers("breaks")), failed
+
+
 @pytest.fixture
 def clocks_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     """They do: for tests that say what takes how long."""
@@ -82,14 +109,18 @@ def few_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWRIGHT_EMULATION_PROCESSORS", "2")
 
 
-@pytest.fixture(params=["rows on chip", "rows apart"])
+@pytest.fixture(params=["rows on chip", "rows on chip unless crossed", "rows apart"])
 def on_chip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plan small tensors both ways: rows stay on chip between reductions and stores, or they are as long
-    as those that do not, and what is dear and read more than once is stored."""
-    if request.param == "rows on chip":
-        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 1 << 30)
-        monkeypatch.setattr("kernelwright.plan.groups._FEW_ROWS", 1)
-    else:
+    """Plan small tensors all ways: rows stay on chip between reductions and stores, with those that are read across how
+    they are stored or without, or they are as long as those that do not, and what is dear and read more than once is
+    stored."""
+    if request.param == "rows apart":
         monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 0)
         monkeypatch.setattr("kernelwright.plan.groups._SHORT_ROW_BYTES", 0)
         monkeypatch.setattr("kernelwright.plan.groups._DEAR", 12)
+    else:
+        monkeypatch.setattr("kernelwright.plan.groups._ROW_BYTES", 1 << 30)
+        monkeypatch.setattr("kernelwright.plan.groups._FEW_ROWS", 1)
+    if request.param == "rows on chip unless crossed":
+        monkeypatch.setattr("kernelwright.plan.groups._LEAST_ROW", 1)
+        monkeypatch.setattr("kernelwright.plan.compile.loops._CROSSED_ROW", 1)

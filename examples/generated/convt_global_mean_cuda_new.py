@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_6b2c7be8df85"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_5f72518e435b"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -432,6 +432,7 @@ _KERNELWRIGHT_MODEL = {
     },
     "run": _kernelwright_training,
     "compiled": (((16, 128, 1, 1), (128, 1, 1, 1), torch.float32),),
+    "strides": ((128, 1, 1, 1),),
 }
 
 _KERNELWRIGHT_TRAINING = {
@@ -672,7 +673,9 @@ class _KernelwrightBinding:
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        self.twin, self.lock = None, threading.Lock()
+        # Whether results show in which order axes of inputs lie in memory, by these orders: as calls have told.
+        self.shows = {(): False}
+        self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
         tables = {(path, key): table for path, m in modules.items()
@@ -779,6 +782,7 @@ def _kernelwright_fit(model, facts, inputs):
     readable = same or (all(map(torch.Tensor.is_contiguous, values)) and not any(map(torch.Tensor.is_neg, values)))
     if not same and readable and _kernelwright_tensors is not None:
         binding.same = _kernelwright_tensors(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    turned = ()
     if not readable or any([address & 15 or not address for address in addresses]):
         for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
             somewhere = bool(value.data_ptr()) or value.numel() == 0
@@ -788,10 +792,15 @@ def _kernelwright_fit(model, facts, inputs):
             if not is_read_alone:
                 problem = "is not contiguous and aligned to 16 bytes"
                 raise _KernelwrightMisfit(name, problem)
+            steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
+            if steps != sorted(steps, reverse=True):
+                turned = (*turned, (name, value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
-    return binding, values, given
+    if binding.shows.get(turned):
+        raise _KernelwrightMisfit(turned[0][0], "has its axes in another order in memory, which the result shows")
+    return binding, values, given, turned
 
 
 def _kernelwright_twin(model, binding):
@@ -812,15 +821,25 @@ def _kernelwright_twin(model, binding):
     return twin
 
 
-class _KernelwrightOriginal(torch.nn.Module):
-    """The original computation of a model, as a module of its own (for functional_call)."""
+def _kernelwright_filled(twin, state):
+    """The copy with tensors of its own; what one module shares with another is shared still."""
+    shared = (*twin.named_parameters(remove_duplicate=False), *twin.named_buffers(remove_duplicate=False))
+    held = {id(tensor): state[name] for name, tensor in shared if name in state}
+    for module in twin.modules():
+        for table in (module._parameters, module._buffers):
+            table.update({key: held[id(t)] for key, t in table.items() if id(t) in held})
+    return twin
 
-    def __init__(self, model):
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """What is made of the original computation's result, as a module of its own (for functional_call)."""
+
+    def __init__(self, model, then):
         super().__init__()
-        self.model = model
+        self.model, self.then = model, then
 
     def forward(self, *inputs, **named):
-        return self.model._original_forward(*inputs, **named)
+        return self.then(self.model._original_forward(*inputs, **named))
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -894,15 +913,23 @@ class _KernelwrightFunction(torch.autograd.Function):
                 inputs[place] = value
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             named = {}
-            with ctx.binding.lock:
-                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs), named)
-            pairs = [(result, gradients[0])]
-            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
-            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            def gradients_of(result):
+                pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            twin = ctx.binding.twin
+            if again:
+                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+            with ctx.binding.lock:
+                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
+                                                   {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
             result[i] = gradient
@@ -951,6 +978,14 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     return inputs + [named[name] for name in keywords]
 
 
+def _kernelwright_shows(facts, result):
+    """Whether results of the original computation lie in another order than those of the kernels."""
+    parts = {0: result}
+    lain = [(parts[number], strides) for number, strides in enumerate(facts["strides"]) if strides is not None]
+    return any([step != wanted and size > 1 for part, strides in lain
+                for step, wanted, size in zip(part.stride(), strides, part.shape)])
+
+
 def _kernelwright_call(model, inputs, named, plans):
     """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
     if torch.compiler.is_compiling():
@@ -967,7 +1002,12 @@ def _kernelwright_call(model, inputs, named, plans):
             given = _kernelwright_arguments(model, inputs, named, count, keywords)
         if given is None:
             return model._original_forward(*inputs, **named)  # raises
-        binding, values, tensors = _kernelwright_fit(model, facts, given)
+        binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
+        if turned not in binding.shows:
+            _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
+            result = model._original_forward(*inputs, **named)
+            binding.shows[turned] = _kernelwright_shows(facts, result)
+            return result
         operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])

@@ -207,7 +207,7 @@ def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:
             return (cut,) * len(node.inputs)
         case "concatenate" if cut.is_plain:
             return _of_pieces(node, cut)
-        case "layer_norm":
+        case "layer_norm" | "rms_norm":
             return (cut, *whole) if axis < rank - node["axes"] else None
         case "group_norm" | "instance_norm" | "batch_norm_inference":
             return (cut, *whole) if axis == 0 else None

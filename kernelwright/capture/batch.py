@@ -49,7 +49,7 @@ def _axis(node: Node, axes: dict[Node, int | None], size: int) -> int | None:
         return axis if node["keepdim"] else axis - sum(a < axis for a in node["axes"])
     if node.kind == "row" and axis != node["axis"]:
         return axis
-    if node.op == "layer_norm" and axis < node.rank - node["axes"]:
+    if node.op in ("layer_norm", "rms_norm") and axis < node.rank - node["axes"]:
         return axis
     if node.op in ("group_norm", "instance_norm", "batch_norm_inference") and axis == 0 and first is node.inputs[0]:
         return 0

@@ -16,7 +16,7 @@ from kernelwright.capture.forms import flat
 from kernelwright.capture.parts import PartCall, parts_of
 from kernelwright.containers import Fixed, Form, entries
 from kernelwright.emit.model_source import is_library_class
-from kernelwright.emit.results import computed_results, known, result_rows
+from kernelwright.emit.results import computed_results, known, result_rows, result_strides
 from kernelwright.emit.runtime import forms_text
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
@@ -38,7 +38,8 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
-    "COMPILED": {"compiled": "None"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
+    "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
+    "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -348,7 +349,8 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
     whether calls that no gradient is asked of run as a CUDA graph. compiled: shape, strides and dtype of each computed
-    result, where torch.compile gets the kernels as an operator.
+    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may have their
+    axes in another order in memory, which results may show; None of a tensor that was given.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -384,4 +386,10 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
             ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph)),
-            ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure]))]
+            ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure])),
+            ("strides", literal(result_strides(plan) if _turnable(plan) else ()))]
+
+
+def _turnable(plan: Plan) -> bool:
+    """Whether an input has axes that may have another order in memory."""
+    return any(node is not None and sum(size > 1 for size in node.shape) > 1 for node in plan.graph.inputs)

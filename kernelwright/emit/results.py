@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.algebra.views import contiguous
 from kernelwright.ir.graph import Given, Result, is_given, lies_as, memory
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan
@@ -72,12 +73,19 @@ def _blind(result: Result, node: Node, everything: Sequence[Given]) -> tuple[Giv
     return tuple(g for g in everything if g not in result.reaches) if result.reaches else None
 
 
+def result_strides(plan: Plan) -> tuple[tuple[int, ...] | None, ...]:
+    """The strides of the results that a program gives; None of those that the forward was given."""
+    given = set(given_results(plan))
+    return tuple(None if number in given else known(plan, number).strides or contiguous(node.shape)
+                 for number, node in enumerate(plan.results))
+
+
 def other_strides(plan: Plan) -> dict[Node, tuple[int, ...]]:
     """The strides that eager gives computed results, of those of which the program's may be others."""
-    contiguous = {node for step in plan.steps if isinstance(step, KernelStep) for node in step.outputs}
+    stored = {node for step in plan.steps if isinstance(step, KernelStep) for node in step.outputs}
     result: dict[Node, tuple[int, ...] | None] = {}
     for number, node in enumerate(plan.results):
         wanted = known(plan, number).strides
-        right = wanted is None or not node.size or (memory(node) in contiguous and lies_as(node, wanted))
+        right = wanted is None or not node.size or (memory(node) in stored and lies_as(node, wanted))
         result.setdefault(node, None if right else wanted)
     return {node: strides for node, strides in result.items() if strides is not None}

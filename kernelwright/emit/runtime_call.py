@@ -309,19 +309,27 @@ class _KernelwrightFunction(torch.autograd.Function):
                 count = len(inputs) - len(ctx.facts["keywords"])
                 named = dict(zip(ctx.facts["keywords"], inputs[count:]))
                 inputs = inputs[:count]
-            with ctx.binding.lock:
-                result = torch.func.functional_call(_KernelwrightOriginal(ctx.binding.twin),
-                                                    {f"model.{name}": t for name, t in state.items()},
-                                                    tuple(inputs), named)
-            if RESULTS:
-                outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-                pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
-            else:
-                pairs = [(result, gradients[0])]
-            pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
             wanted = [i for i, n in enumerate(needed) if n]
-            found = torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                        create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            def gradients_of(result):
+                if RESULTS:
+                    outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
+                    pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
+                else:
+                    pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            twin = ctx.binding.twin
+            if again:
+                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+            with ctx.binding.lock:
+                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
+                                                   {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
             result[i] = gradient
@@ -370,6 +378,21 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     return inputs + [named[name] for name in keywords]
 
 
+if TURNABLE:
+    def _kernelwright_shows(facts, result):
+        """Whether results of the original computation lie in another order than those of the kernels."""
+        if ATTRIBUTES:
+            if facts["left"]:
+                return True
+        if RESULTS:
+            parts = _kernelwright_flatten(facts["structure"], result, {})
+        else:
+            parts = {0: result}
+        lain = [(parts[number], strides) for number, strides in enumerate(facts["strides"]) if strides is not None]
+        return any([step != wanted and size > 1 for part, strides in lain
+                    for step, wanted, size in zip(part.stride(), strides, part.shape)])
+
+
 def _kernelwright_call(model, inputs, named, plans):
     """The forward of ModelNew: kernels where they fit, the original computation elsewhere."""
     if torch.compiler.is_compiling():
@@ -399,7 +422,15 @@ def _kernelwright_call(model, inputs, named, plans):
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
         if SIZED:
             facts = _kernelwright_sized(facts, given)
-        binding, values, tensors = _kernelwright_fit(model, facts, given)
+        if not TURNABLE:
+            binding, values, tensors = _kernelwright_fit(model, facts, given)
+        if TURNABLE:
+            binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
+            if turned not in binding.shows:
+                _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
+                result = model._original_forward(*inputs, **named)
+                binding.shows[turned] = _kernelwright_shows(facts, result)
+                return result
         operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])

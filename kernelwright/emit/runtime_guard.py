@@ -215,7 +215,10 @@ class _KernelwrightBinding:
         if ORDERS:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        self.twin, self.lock = None, threading.Lock()
+        if TURNABLE:
+            # Whether results show in which order axes of inputs lie in memory, by these orders: as calls have told.
+            self.shows = {(): False}
+        self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if GRAPHS:
             self.graph = self.graph_of = None
             self.recordings, self.recording = 0, threading.Lock()
@@ -443,6 +446,8 @@ def _kernelwright_fit(model, facts, inputs):
     readable = same or (all(map(torch.Tensor.is_contiguous, values)) and not any(map(torch.Tensor.is_neg, values)))
     if not same and readable and _kernelwright_tensors is not None:
         binding.same = _kernelwright_tensors(*given, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    if TURNABLE:
+        turned = ()
     if not readable or any([address & 15 or not address for address in addresses]):
         for place, (value, (name, *kind)) in enumerate(zip(values, binding.checks)):
             somewhere = bool(value.data_ptr()) or value.numel() == 0
@@ -459,11 +464,20 @@ def _kernelwright_fit(model, facts, inputs):
                     if len(kind) > 2:
                         problem = f"is not aligned to 16 bytes, with the axes {kind[2]} in memory"
                 raise _KernelwrightMisfit(name, problem)
+            if TURNABLE:
+                steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
+                if steps != sorted(steps, reverse=True):
+                    turned = (*turned, (name, value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
     if UPDATED:
         if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
             raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
-    return binding, values, given
+    if TURNABLE:
+        if binding.shows.get(turned):
+            raise _KernelwrightMisfit(turned[0][0], "has its axes in another order in memory, which the result shows")
+        return binding, values, given, turned
+    else:
+        return binding, values, given
 '''

@@ -68,12 +68,22 @@ def _kernelwright_function(function, memo):
     return made
 
 
-class _KernelwrightOriginal(torch.nn.Module):
-    """The original computation of a model, as a module of its own (for functional_call)."""
+def _kernelwright_filled(twin, state):
+    """The copy with tensors of its own; what one module shares with another is shared still."""
+    shared = (*twin.named_parameters(remove_duplicate=False), *twin.named_buffers(remove_duplicate=False))
+    held = {id(tensor): state[name] for name, tensor in shared if name in state}
+    for module in twin.modules():
+        for table in (module._parameters, module._buffers):
+            table.update({key: held[id(t)] for key, t in table.items() if id(t) in held})
+    return twin
 
-    def __init__(self, model):
+
+class _KernelwrightOriginal(torch.nn.Module):
+    """What is made of the original computation's result, as a module of its own (for functional_call)."""
+
+    def __init__(self, model, then):
         super().__init__()
-        self.model = model
+        self.model, self.then = model, then
 
     def forward(self, *inputs, **named):
         if ATTRIBUTES:
@@ -85,7 +95,7 @@ class _KernelwrightOriginal(torch.nn.Module):
             left = [table[key] for table, key in places]
             for (table, key), value in zip(places, before):
                 table[key] = value
-            return (result, left) if names else result
+            return self.then((result, left) if names else result)
         else:
-            return self.model._original_forward(*inputs, **named)
+            return self.then(self.model._original_forward(*inputs, **named))
 '''

@@ -141,6 +141,16 @@ def _layer_norm(d: Draw, x: Value) -> None:
         d.emit(f"F.layer_norm({x}, {shape}, eps=0.01)", bits=4.0)
 
 
+@production("RMS norm", 1.5, (1, 5))
+def _rms_norm(d: Draw, x: Value) -> None:
+    shape = list(x.shape[x.rank - d.number(1, min(x.rank, 2)):])
+    rest = d.one_of(["", "", ", elementwise_affine=False", ", eps=0.1", ", eps=1e-6"])
+    if d.chance(0.8):
+        d.emit(f"{d.module(f'nn.RMSNorm({shape}{rest})')}({x})", bits=4.0)
+    else:
+        d.emit(f"F.rms_norm({x}, {shape})", bits=4.0)
+
+
 @production("group norm", 1.5, (2, 5))
 def _group_norm(d: Draw, x: Value) -> None:
     channels = x.shape[1]

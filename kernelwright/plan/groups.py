@@ -440,6 +440,8 @@ class Grouping:
         axes, domain = node["axes"], group.domain
         if node.inputs[0].shape != domain or axes != tuple(range(len(domain) - len(axes), len(domain))):
             return False
+        if not self.apart.isdisjoint(group.nodes):  # these cannot be stored row by row
+            return False
         return _LEAST_ROW <= prod(domain[a] for a in axes) <= _SHORT_ROW_BYTES // 4 and \
             not any(self._is_dear(n, inf, self.in_memory) for n in group.nodes)
 

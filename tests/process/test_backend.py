@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from clocks import CLOCKS_DROP_NOTHING
+from clocks import CLOCKS_DROP_NOTHING, PATIENCE
 from emitted_tools import assert_like, short_budgets
 from places import ROOT
 from torch import nn
@@ -412,7 +412,7 @@ def test_processes(tmp_path):
     environment = {**os.environ, "KERNELWRIGHT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     started = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for _ in range(2)]
-    done = [process.communicate(timeout=500) for process in started]
+    done = [process.communicate(timeout=PATIENCE) for process in started]
     assert sorted(out for out, _ in done) == ["0\n", "1\n"], done
     again = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, text=True, capture_output=True, check=True)
     assert again.stdout == "0\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from clocks import PATIENCE
 from emitted_tools import write_problem
 
 from kernelwright import processors, tuned
@@ -52,7 +53,7 @@ def test_what_was_built_ahead_is_there(tmp_path, monkeypatch):
 
 def test_nothing_begins_after_the_end(monkeypatch):
     begun, go = [], threading.Event()
-    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(30)))
+    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(PATIENCE)))
     ahead = BuiltAhead((("a", f"n{i}") for i in range(9)), "cpp", workers=2)
     while len(begun) < 2:
         time.sleep(0.001)
@@ -65,7 +66,7 @@ def test_nothing_begins_after_the_end(monkeypatch):
 def test_a_text_is_written_when_it_can_be_compiled(monkeypatch):
     """Whoever begins to build ahead waits for none of them, and one that cannot be written ends it."""
     begun, go = [], threading.Event()
-    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(30)))
+    monkeypatch.setattr(library, "build_library", lambda source, target, name: (begun.append(name), go.wait(PATIENCE)))
     written: list[str] = []
 
     def texts():
@@ -80,7 +81,7 @@ def test_a_text_is_written_when_it_can_be_compiled(monkeypatch):
     assert written == ["n0", "n1"]
     go.set()
     for thread in ahead._threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert written == sorted(begun) == sorted(ahead.there) == ["n0", "n1", "n2", "n3"]
 
 
@@ -93,7 +94,7 @@ def test_what_is_being_compiled_is_waited_for(monkeypatch):
         if name == "broken":
             raise BuildFailed("no")
         if name == "long" and compiled.count(name) == 1:
-            assert go.wait(60)
+            assert go.wait(PATIENCE)
         return name
 
     monkeypatch.setattr(library, "build_library", build)
@@ -253,10 +254,10 @@ def test_the_end_of_a_run_waits_for_no_compiler(monkeypatch):
 
     monkeypatch.setattr(library, "build_library", compiles)
     ahead = BuiltAhead([("a", "first"), ("b", "second")], "cpp", workers=1)
-    assert begun.wait(60) and ahead.goes_on()
+    assert begun.wait(PATIENCE) and ahead.goes_on()
     ahead.abandon()
     for thread in ahead._threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert not ahead.goes_on() and not ahead.there
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from clocks import PATIENCE
 from places import ROOT
 
 import kernelwright
@@ -222,7 +223,7 @@ print(json.dumps([bool(processor.waits()), found["a"].void, found["a"].busy, up.
 
 def test_beside_spinning_processes() -> None:
     """Really: three programs turn on the one processor that this one has, whose calls need it for 50 ms each."""
-    done = subprocess.run([sys.executable, "-c", _BESIDE_OTHERS], capture_output=True, text=True, timeout=500,
+    done = subprocess.run([sys.executable, "-c", _BESIDE_OTHERS], capture_output=True, text=True, timeout=PATIENCE,
                           cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     told, void, busy, verdict, why = json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from clocks import CLOCKS_DROP_NOTHING
+from clocks import CLOCKS_DROP_NOTHING, PATIENCE
 from places import ROOT
 from torch import nn
 
@@ -118,8 +118,8 @@ def test_an_optimized_module_is_loaded_in_another_process(by_name: kernelwright.
     torch.save(by_name.module, tmp_path / "module.pt")
     (tmp_path / "module.pkl").write_bytes(pickle.dumps(by_name.module))
     torch.save((IDS, MASK, by_name.module(IDS, MASK)["logits"]), tmp_path / "values.pt")
-    done = subprocess.run([sys.executable, "-c", _LOADING], capture_output=True, text=True, timeout=500, check=False,
-                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run([sys.executable, "-c", _LOADING], capture_output=True, text=True, timeout=PATIENCE,
+                          check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(copy.deepcopy(by_name.module)(IDS, MASK), by_name.module(IDS, MASK))
 
@@ -197,7 +197,7 @@ for number, cell in enumerate(cells):
 def test_a_class_of_a_notebook(name: str) -> None:
     """Its cell and those that it needs are its file, those that run it are not, as a kernel of notebooks keeps them."""
     text = f"{CLOCKS_DROP_NOTHING}NAME = {name!r}\n{_NOTEBOOK}"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=500, check=False,
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False,
                           cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
@@ -238,6 +238,6 @@ assert len(RUNS) == 2
 def test_a_script_that_optimizes_by_a_function_is_no_part_of_the_file(tmp_path: Path) -> None:
     """Or it would run again, from the file that it is about to get."""
     (tmp_path / "script.py").write_text(textwrap.dedent(_SCRIPT))
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=500, check=False,
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=PATIENCE, check=False,
                           cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from clocks import PATIENCE
 from places import ROOT
 
 import kernelwright
@@ -59,7 +60,7 @@ def command(cache, tmp_path):
 
     def run(*arguments: object, python: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, *python, "-m", "kernelwright", *map(str, arguments)],
-                              capture_output=True, text=True, timeout=240, cwd=tmp_path,
+                              capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache), **environment})
 
     return run
@@ -249,7 +250,7 @@ def test_interrupt(cache, tmp_path):
     assert " starts" in process.stderr.readline() and "load" in process.stderr.readline()  # it is at work
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in err and out == ""
 
@@ -289,7 +290,7 @@ def test_optimize(command, cache, tmp_path):
             torch.testing.assert_close(new(x), old(x), atol=1e-5, rtol=1e-5)
         """)
     environment = {**os.environ, "KERNELWRIGHT_CACHE": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, timeout=240, env=environment)
+    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, timeout=PATIENCE, env=environment)
 
 
 def test_nothing_pays_is_said(command, tmp_path):
@@ -379,7 +380,7 @@ print(First.seen)
 
 def test_the_first_line_waits_for_no_import(tmp_path: Path) -> None:
     """It is there before PyTorch and what draws on terminals, which take seconds."""
-    done = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, timeout=500, check=False,
+    done = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, timeout=PATIENCE, check=False,
                           cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     text, imported = ast.literal_eval(done.stdout.strip())
     assert "kernelwright" in text and "starts" in text and imported == []

@@ -25,6 +25,8 @@ from kernelwright.plan.kernels import Scan
 from kernelwright.roofline.devices import GENERIC_CPU
 from kernelwright.settings import cache_folder
 
+pytestmark = pytest.mark.breaks
+
 
 class Model(nn.Module):
     """A scan, a reduction and a pointwise result: three kernels."""

@@ -7,6 +7,7 @@ import time
 from functools import partial
 
 import pytest
+from clocks import PATIENCE
 
 from kernelwright.forked import Forked
 
@@ -44,5 +45,5 @@ def test_a_copy_ends_when_nobody_reads(tmp_path):
     for connection in forked._open:
         connection.close()
     for copy in forked._copies:
-        copy.join(60)
+        copy.join(PATIENCE)
     assert mark.exists() and not any(copy.is_alive() for copy in forked._copies)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from clocks import PATIENCE
 from places import ROOT
 
 import kernelwright
@@ -93,7 +94,7 @@ def test_the_snippet_can_be_pasted(result: kernelwright.Result, folder: Path) ->
     program = "\n".join(line.strip() for line in lines)
     assert "ModelNew(64, scale=2.0)" in program
     done = subprocess.run([sys.executable, "-c", program + "\nprint(model.scale)"], capture_output=True, text=True,
-                          cwd=folder, timeout=500, check=False)
+                          cwd=folder, timeout=PATIENCE, check=False)
     assert done.stdout.strip() == "2.0", done.stderr
 
 
@@ -144,7 +145,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
     (tmp_path / "pyrefly.toml").write_text(f'project-includes = ["uses.py"]\nsearch-path = ["{ROOT}"]\n'
                                            f'python-interpreter-path = "{sys.executable}"\n')
     done = subprocess.run([str(checker), "check", "--output-format", "min-text"], capture_output=True, text=True,
-                          cwd=tmp_path, timeout=500, check=False)
+                          cwd=tmp_path, timeout=PATIENCE, check=False)
     wrong = {int(line.split("uses.py:")[1].split(":")[0]) for line in done.stdout.splitlines()
              if "uses.py:" in line and "ERROR" in line}
     lines = _TYPED.splitlines()

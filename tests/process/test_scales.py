@@ -41,6 +41,8 @@ MODEL = """
                 "rows": rows.std(-1),
                 "deviation of all": (columns * 3).std(unbiased=False),
                 "layer norm": F.layer_norm(rows, (300,)),
+                "norm by the mean square": F.rms_norm(rows, (300,)) * 2,
+                "norm by the mean square and eps": F.rms_norm(rows, (300,), eps=1e-6) + 1,
                 "hand-made norm": (rows - rows.mean(-1, keepdim=True)) / (rows.std(-1, keepdim=True) + 1e-6),
                 "hand-made root": rows / torch.sqrt(rows.var(-1, keepdim=True) + 1e-12),
                 "inverse root": torch.rsqrt(rows.square().var(-1) * 4),

@@ -28,6 +28,8 @@ from kernelwright.ir.node import constant, make
 from kernelwright.plan.kernels import Scan
 from kernelwright.verify.certificate import default_trials
 
+pytestmark = pytest.mark.breaks
+
 COLLAPSE = "sum of a convolution"
 
 

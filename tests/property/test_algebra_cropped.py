@@ -53,6 +53,7 @@ CROPS: dict[str, tuple[Callable[..., Tensor], int]] = {
     "merged rows": (lambda m, a: F.linear(a.reshape(24, 16), m.weight, m.bias).reshape(4, 6, 24)[:, 5].tanh(), 96),
     "merged before": (lambda m, a: F.linear(a.reshape(24, 16), m.weight).reshape(2, 2, 6, 24)[:, 1].tanh(), 288),
     "norm": (lambda m, a: F.layer_norm(a, (16,))[:, 1:3], 128),
+    "norm by squares": (lambda m, a: F.rms_norm(a, (16,), eps=1e-6)[:, 1:3], 128),
     "softmax": (lambda m, a: a.softmax(-1)[:, ::3], 128),
     "products, rows": (lambda m, a: (a @ m.weight.T)[:, -1], 96),
     "products, columns": (lambda m, a: (a @ m.weight.T)[..., :5], 120),

@@ -35,7 +35,7 @@ class Maker:
     def step(self) -> None:
         node = getattr(self, self.random.choice((
             "one", "one", "two", "two", "two", "reduced", "reduced", "centred", "moved", "reshaped", "sliced",
-            "expanded", "softmax", "layer_norm", "group_norm", "instance_norm", "pooled", "product", "cat",
+            "expanded", "softmax", "layer_norm", "rms_norm", "group_norm", "instance_norm", "pooled", "product", "cat",
             "choice", "opaque",
             "batch_norm", "variance")))(self.pick())
         if node is not None and node.size <= 4096 and node.rank <= 5:
@@ -112,6 +112,13 @@ class Maker:
         axes = self.random.randint(1, x.rank)
         rest = [self.new_leaf(*x.shape[x.rank - axes:]) for _ in range(self.random.choice((0, 1, 2)))]
         return make("layer_norm", x, *rest, axes=axes, eps=0.1, affine=bool(rest))
+
+    def rms_norm(self, x: Node) -> Node | None:
+        if not x.rank:
+            return None
+        axes = self.random.randint(1, x.rank)
+        rest = [self.new_leaf(*x.shape[x.rank - axes:]) for _ in range(self.random.choice((0, 1)))]
+        return make("rms_norm", x, *rest, axes=axes, eps=0.1, affine=bool(rest))
 
     def channel_pair(self, x: Node) -> list[Node]:
         return [self.new_leaf(x.shape[1]), self.new_leaf(x.shape[1])] if self.random.random() < 0.5 else []

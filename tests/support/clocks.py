@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+#: Seconds after which a process or thread that a test waits for hangs, on however busy a machine.
+PATIENCE = 1200.0
 #: Rounds of times that decide nothing.
 _ROUNDS = 25
 #: What a text for ``python -c`` begins with, so that what it optimizes has kernels on a busy machine, too.

@@ -173,6 +173,23 @@ class Loss(nn.Module):
         return [random(8, 20), random(8, 20)]
 
 
+class OfSquares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.RMSNorm(50, eps=1e-5)
+        nn.init.normal_(self.norm.weight, 1.0, 0.3)
+
+    def forward(self, x):
+        return torch.tanh(self.norm(x)) + x
+
+    @staticmethod
+    def inputs(random):
+        return [random(8, 50)]
+
+    def by(self, x, root):
+        return torch.tanh(x / root * self.norm.weight) + x
+
+
 class RootMeanSquare(nn.Module):
     def __init__(self):
         super().__init__()
@@ -356,6 +373,19 @@ CASES = [
     (Scan, "wrong-reduction", "cumulative product", lambda s, x: torch.cumprod(x, 1) * 2),
     (Loss, "mean-for-sum sum-for-mean", 'reduction="sum"', lambda s, x, t: F.smooth_l1_loss(x, t, reduction="sum")),
     (Loss, "wrong-constant", "beta = 0.5", lambda s, x, t: F.smooth_l1_loss(x, t, beta=0.5)),
+    (OfSquares, "mean-subtracted", "the mean subtracted first", lambda s, x: torch.tanh(F.layer_norm(
+        x, (50,), s.norm.weight, eps=1e-5)) + x),
+    (OfSquares, "mean-subtracted", "the deviation in place", lambda s, x: s.by(
+        x, torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5))),
+    (OfSquares, "missing-root", "in place of its root", lambda s, x: s.by(x, x.square().mean(-1, keepdim=True) + 1e-5)),
+    (OfSquares, "sum-for-mean", "the sum in place", lambda s, x: s.by(x, torch.sqrt(x.square().sum(-1, keepdim=True)))),
+    (OfSquares, "missing-weight", "weight of the RMS norm", lambda s, x: torch.tanh(F.rms_norm(
+        x, (50,), eps=1e-5)) + x),
+    (OfSquares, "reduction-cut", "mean of squares", lambda s, x: s.by(
+        x, torch.sqrt(x[:, :49].square().sum(-1, keepdim=True) / 50 + 1e-5))),
+    (OfSquares, "wrong-axis", "over axes 0", lambda s, x: s.by(x, torch.sqrt(x.square().mean(0, keepdim=True) + 1e-5))),
+    (OfSquares, "weight-index", "the weight of the RMS norm", lambda s, x: torch.tanh(F.rms_norm(
+        x, (50,), s.norm.weight.roll(1), 1e-5)) + x),
     (RootMeanSquare, "missing-weight", "weight", lambda s, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)),
     (RootMeanSquare, "wrong-divisor", "63 instead of 64",
      lambda s, x: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / 63 + 1e-5) * s.weight),

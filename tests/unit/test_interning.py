@@ -9,6 +9,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from clocks import PATIENCE
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
 from kernelwright.ir.node import constant, make
@@ -32,7 +33,7 @@ def test_threads_make_the_same_objects(made: Callable[[int], Any]):
     def work(_: int) -> list[Any]:
         found = []
         for number in range(ROUNDS):
-            together.wait(60)
+            together.wait(PATIENCE)
             found.append(made(number))
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from kernelwright.capture.converters.table import (
     Arguments,
     NotConvertible,
@@ -61,6 +63,16 @@ def _layer_norm(a: Arguments) -> Node:
     rest = [n for n in (a["weight"], a["bias"]) if n is not None]
     return make("layer_norm", float_only(a["input"]), *rest, axes=len(a["normalized_shape"]), eps=a["eps"],
                 affine=len(rest) > 0)
+
+
+@converts("rms_norm.default")
+def _rms_norm(a: Arguments) -> Node:
+    """Without eps it is the machine's of the type that PyTorch computes in."""
+    x, weight, eps = float_only(a["input"]), a["weight"], a["eps"]
+    if eps is None:
+        eps = torch.finfo(torch.float64 if x.dtype == "float64" else torch.float32).eps
+    return make("rms_norm", x, *([] if weight is None else [weight]), axes=len(a["normalized_shape"]), eps=eps,
+                affine=weight is not None)
 
 
 @converts("group_norm.default")

@@ -34,6 +34,12 @@ def layer_norm(x: torch.Tensor, *rest: torch.Tensor, axes: int, eps: float, affi
     return F.layer_norm(x, tuple(x.shape[x.ndim - axes:]), weight, bias, eps)
 
 
+def rms_norm(x: torch.Tensor, *rest: torch.Tensor, axes: int, eps: float, affine: bool) -> torch.Tensor:
+    """Division by the root of the mean square over the last ``axes`` axes (Zhang and Sennrich, 2019, section 4), and a
+    weight, which may be missing. The type is that of ``x``, also beside a wider weight."""
+    return F.rms_norm(x, tuple(x.shape[x.ndim - axes:]), rest[0] if rest else None, eps)
+
+
 def group_norm(x: torch.Tensor, *rest: torch.Tensor, groups: int, eps: float, affine: bool) -> torch.Tensor:
     """Group norm: statistics over each group of channels of each sample."""
     weight, bias = _pair(rest)
@@ -70,6 +76,10 @@ declare("layer_norm", "norm", layer_norm,
         lambda i, node: f"F.layer_norm({i[0]}, {node.shape[node.rank - node['axes']:]}, {_optional(i, 1)}, "
                         f"{node['eps']})",
         operations=_normalise_operations)
+declare("rms_norm", "norm", rms_norm,
+        lambda i, node: f"F.rms_norm({i[0]}, {node.shape[node.rank - node['axes']:]}, {[*i, 'None'][1]}, "
+                        f"{node['eps']})",
+        operations=lambda node: 5 * node.size)
 declare("group_norm", "norm", group_norm,
         lambda i, node: f"F.group_norm({i[0]}, {node['groups']}, {_optional(i, 1)}, {node['eps']})",
         operations=_normalise_operations)

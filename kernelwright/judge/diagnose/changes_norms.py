@@ -16,7 +16,9 @@ from kernelwright.judge.diagnose.changes_reduction import TILES
 from kernelwright.judge.diagnose.graph_values import Get, recomputed
 from kernelwright.judge.diagnose.naming import told
 
-_NORMS = ("batch_norm_training", "batch_norm_inference", "layer_norm", "group_norm", "instance_norm")
+_NORMS = ("batch_norm_training", "batch_norm_inference", "layer_norm", "rms_norm", "group_norm", "instance_norm")
+#: Their statistics are of the last axes, and so are their weight and bias.
+_OF_ROWS = ("layer_norm", "rms_norm")
 
 
 def norms(node: Node) -> Iterator[Change]:
@@ -27,9 +29,10 @@ def norms(node: Node) -> Iterator[Change]:
     plain = 3 if node.op == "batch_norm_inference" else 1
     own, affine = node.inputs[:plain], node.inputs[plain:]
     if affine:
-        yield Change("affine-ignored", f"without the weight and bias of {told(node)}",
-                     "multiply by the weight and add the "
-                     "bias", 0.5, {node: lambda get: recomputed(node, get, *map(get, own), affine=False)}, here)
+        if len(affine) > 1:
+            yield Change("affine-ignored", f"without the weight and bias of {told(node)}",
+                         "multiply by the weight and add the bias", 0.5,
+                         {node: lambda get: recomputed(node, get, *map(get, own), affine=False)}, here)
         yield Change("missing-weight", f"without the weight of {told(node)}", "multiply by the weight", 0.6,
                      {node: on_input(node, plain, torch.ones_like)}, here)
         if len(affine) > 1:
@@ -53,7 +56,8 @@ def norms(node: Node) -> Iterator[Change]:
         return
     if node.op == "batch_norm_training" and node["running"]:
         yield from _running(node, affine)
-    yield from _formulas(node, affine)
+    yield from _changed(node, affine, _of_squares(node) if node.op == "rms_norm" else _formulas(node))
+    yield from _misread(node, affine)
     if node.op == "group_norm":
         for groups in sorted({1, node["groups"] * 2, node["groups"] // 2, node.shape[1]} - {0, node["groups"]}):
             if node.shape[1] % groups == 0:
@@ -78,7 +82,7 @@ def _running(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
 def _statistics(node: Node) -> tuple[Callable[[Any], Any], tuple[int, ...], Callable[[Any], Any]]:
     """(a view with the statistics' axes apart, these axes, the view's inverse)."""
     shape = node.shape
-    if node.op == "layer_norm":
+    if node.op in _OF_ROWS:
         return (lambda x: x), tuple(range(len(shape) - node["axes"], len(shape))), (lambda x: x)
     if node.op == "batch_norm_training":
         return (lambda x: x), (0, *range(2, len(shape))), (lambda x: x)
@@ -89,9 +93,69 @@ def _statistics(node: Node) -> tuple[Callable[[Any], Any], tuple[int, ...], Call
     return (lambda x: x.reshape(grouped)), tuple(range(2, len(grouped))), (lambda x: x.reshape(shape))
 
 
-def _formulas(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
-    """The normalisation with one step of its formula changed."""
-    apart, axes, back = _statistics(node)
+#: Kind, words, what would mend it, how likely it is, and the norm before its weight.
+_Formula = tuple[str, str, str, float, Callable[[Any], Any]]
+
+
+def _changed(node: Node, affine: tuple[Node, ...], formulas: list[_Formula]) -> Iterator[Change]:
+    """The normalisation by other formulas, its weight and bias as they are."""
+    apart, _, back = _statistics(node)
+    for kind, words, fix, prior, function in formulas:
+        def compute(get: Get, function: Callable[[Any], Any] = function) -> Any:
+            result = back(function(apart(get(node.inputs[0]))))
+            weight, bias = (None if p is None else _along(node, p) for p in _affine(get, affine))
+            result = result if weight is None else result * weight
+            return result if bias is None else result + bias
+
+        yield Change(kind, words.format(told(node)), fix, prior, {node: compute}, about(node))
+
+
+def _of_squares(node: Node) -> list[_Formula]:
+    """A norm by the mean square with one step of its formula changed."""
+    _, axes, _ = _statistics(node)
+    eps, axis, size = node["eps"], axes[-1], node.shape[-1]
+    whole = f"divide the sum of squares by N, for all {prod(node.shape[a] for a in axes)} positions"
+
+    def mean(v: Any) -> Any:
+        return v.square().mean(axes, keepdim=True)
+
+    found: list[_Formula] = [
+        ("mean-subtracted", "with the mean subtracted first in {}", "divide by the root of the mean square alone", 0.9,
+         lambda v: (v - v.mean(axes, keepdim=True)) * torch.rsqrt(v.var(axes, correction=0, keepdim=True) + eps)),
+        ("mean-subtracted", "with the deviation in place of the root of the mean square in {}",
+         "divide by the root of the mean square", 1.0,
+         lambda v: v * torch.rsqrt(v.var(axes, correction=0, keepdim=True) + eps)),
+        ("eps", "without eps in {}", "add eps to the mean square", 1.0, lambda v: v * torch.rsqrt(mean(v))),
+        ("eps", "with eps added to the root instead of the mean square in {}", "eps belongs inside the root", 0.9,
+         lambda v: v / (mean(v).sqrt() + eps)),
+        ("missing-root", "with the mean square in place of its root in {}", "divide by sqrt(mean square + eps)", 1.2,
+         lambda v: v / (mean(v) + eps)),
+        ("variance-ignored", "without dividing by the root of the mean square in {}",
+         "divide by sqrt(mean square + eps)", 1.2, lambda v: v),
+        ("sum-for-mean", "with the sum in place of the mean of squares in {}", whole, 0.9,
+         lambda v: v * torch.rsqrt(v.square().sum(axes, keepdim=True) + eps)),
+        ("wrong-summand", "with the mean of absolute values in place of the root of the mean square in {}",
+         "take the root of the mean square", 1.5, lambda v: v / (v.abs().mean(axes, keepdim=True) + eps)),
+        ("wrong-index", "with the mean square of the entry before in {}", "use each entry's own mean square", 2.2,
+         lambda v: v * torch.rsqrt(mean(v).roll(1, 0) + eps)),
+        ("not-reset", "with the squares of {} carried from one entry into the next", "set the sums to 0 for every one",
+         1.5, lambda v: v * torch.rsqrt(mean(v).flatten().cumsum(0).view(mean(v).shape) + eps)),
+    ]
+    for limit, words in _limits(size).items():
+        for by, mean_words in ((1.0, "mean"), (limit / size, "sum for the mean")):
+            found.append(("reduction-cut", f"with the {mean_words} of squares in {{}} leaving out {words}", whole, 1.4,
+                          lambda v, n=limit, by=by: v * torch.rsqrt(mean(v.narrow(axis, 0, n)) * by + eps)))
+    for some in [(a,) for a in range(node.rank)] + [tuple(range(1, node.rank)), tuple(range(node.rank))]:
+        if some and some != axes:
+            found.append(("wrong-axis", f"with the mean square of {{}} over axes {', '.join(map(str, some))}",
+                          f"take it over {', '.join(map(str, axes))}", 1.3,
+                          lambda v, s=some: v * torch.rsqrt(v.square().mean(s, keepdim=True) + eps)))
+    return found
+
+
+def _formulas(node: Node) -> list[_Formula]:
+    """A normalisation by mean and variance with one step of its formula changed."""
+    _, axes, _ = _statistics(node)
     eps = node["eps"]
 
     def mean(v: Any) -> Any:
@@ -103,7 +167,7 @@ def _formulas(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
     def around(v: Any, m: Any) -> Any:
         return (v - m) * torch.rsqrt(mean((v - m).square()) + eps)
 
-    formulas: list[tuple[str, str, str, float, Callable[[Any], Any]]] = [
+    formulas: list[_Formula] = [
         ("biased-variance", "with the unbiased variance (N - 1) in {}", "divide by N", 0.7,
          lambda v: (v - mean(v)) * torch.rsqrt(v.var(axes, correction=1, keepdim=True) + eps)),
         ("mean-not-subtracted", "without subtracting the mean in {}", "subtract the mean", 1.0,
@@ -164,29 +228,23 @@ def _formulas(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
                              f"take the statistics over {', '.join(map(str, axes))}", 1.3,
                              lambda v, s=some: (v - v.mean(s, keepdim=True)) * torch.rsqrt(
                                  v.var(s, correction=0, keepdim=True) + eps)))
-    for kind, words, fix, prior, function in formulas:
-        def compute(get: Get, function: Callable[[Any], Any] = function) -> Any:
-            result = back(function(apart(get(node.inputs[0]))))
-            weight, bias = (None if p is None else _along(node, p) for p in _affine(get, affine))
-            result = result if weight is None else result * weight
-            return result if bias is None else result + bias
+    return formulas
 
-        yield Change(kind, words.format(told(node)), fix, prior, {node: compute}, about(node))
-    yield from _misread(node, affine)
+
+def _limits(size: int) -> dict[int, str]:
+    """Where a sum over so many positions may end too early, with the words for what it leaves out."""
+    limits = {size - 1: "the last position", size // 2: "the second half"}
+    limits |= {size // t * t: f"what is left after full tiles of {t}" for t in TILES if size % t > 1}
+    return {limit: words for limit, words in limits.items() if 0 < limit < size}
 
 
 def _cuts(node: Node, axes: tuple[int, ...], around: Callable[[Any, Any], Any], mean: Callable[[Any], Any],
-          variance: Callable[[Any], Any]) -> list[tuple[str, str, str, float, Callable[[Any], Any]]]:
+          variance: Callable[[Any], Any]) -> list[_Formula]:
     """Statistics of a part of the positions: the mean alone, or both; divided by the count of the part or of all."""
     axis, eps = axes[-1], node["eps"]
     size = node.shape[-1] if node.op != "group_norm" or node.rank > 2 else node.shape[1] // node["groups"]
-    limits = {size - 1: "the last position", size // 2: "the second half"}
-    limits |= {size // t * t: f"what is left after full tiles of {t}" for t in TILES if size % t > 1}
-    found: list[tuple[str, str, str, float, Callable[[Any], Any]]] = []
-    for limit, words in limits.items():
-        if not 0 < limit < size:
-            continue
-
+    found: list[_Formula] = []
+    for limit, words in _limits(size).items():
         def only_mean(v: Any, n: int = limit, by: float = 1.0) -> Any:
             return around(v, mean(v.narrow(axis, 0, n)) * by)
 
@@ -224,9 +282,9 @@ def _cuts(node: Node, axes: tuple[int, ...], around: Callable[[Any, Any], Any], 
 
 def _misread(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
     """The weight or the bias read at another index."""
-    if node.op == "layer_norm" and node["axes"] > 1:
+    if node.op in _OF_ROWS and node["axes"] > 1:
         return
-    own = node.rank - 1 if node.op == "layer_norm" else 1
+    own = node.rank - 1 if node.op in _OF_ROWS else 1
     for position, leaf in enumerate(affine):
         kind = ("weight", "bias")[position]
         for number, (words, _) in enumerate(misread(torch.zeros(leaf.size), own, node.shape)):
@@ -242,7 +300,7 @@ def _misread(node: Node, affine: tuple[Node, ...]) -> Iterator[Change]:
 
 
 def _along(node: Node, vector: torch.Tensor) -> torch.Tensor:
-    return vector if node.op == "layer_norm" else vector.reshape(-1, *(1,) * (node.rank - 2))
+    return vector if node.op in _OF_ROWS else vector.reshape(-1, *(1,) * (node.rank - 2))
 
 
 def roots(node: Node) -> Iterator[Change]:

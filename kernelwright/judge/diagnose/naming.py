@@ -19,7 +19,7 @@ _NAMES = {
     "std": "standard deviation", "argmin": "argmin", "softmax": "softmax", "log_softmax": "log-softmax",
     "linear": "linear layer", "matmul": "matrix product", "contract": "contraction", "convolution": "convolution",
     "batch_norm_training": "batch norm", "batch_norm_inference": "batch norm", "layer_norm": "layer norm",
-    "group_norm": "group norm", "instance_norm": "instance norm", "max_pool": "max pooling",
+    "rms_norm": "RMS norm", "group_norm": "group norm", "instance_norm": "instance norm", "max_pool": "max pooling",
     "average_pool": "average pooling", "adaptive_average_pool": "adaptive average pooling", "cumsum": "cumulative sum",
     "cumprod": "cumulative product", "concatenate": "concatenation", "pad": "padding", "flip": "flip", "roll": "roll",
     "triangle": "triangle", "permute": "permutation", "slice": "slice", "reshape": "reshape",

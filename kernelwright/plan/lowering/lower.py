@@ -68,6 +68,14 @@ def layer_norm(node: Node) -> Node:
     return result if len(node.inputs) == 3 else shifted_by_zero(result)
 
 
+def rms_norm(node: Node) -> Node:
+    """x / sqrt(mean(x^2) + eps) over the last axes, then the weight."""
+    x = node.inputs[0]
+    mean = reduce("mean", make("square", x), tuple(range(x.rank - node["axes"], x.rank)))
+    result = make("mul", x, make("rsqrt", make("add", mean, constant(node["eps"]))))
+    return make("mul", result, node.inputs[1]) if node.inputs[1:] else result
+
+
 def instance_norm(node: Node) -> Node:
     """Over the spatial axes, then scale and shift per channel."""
     x = node.inputs[0]
@@ -165,8 +173,9 @@ def adaptive_average_pool(node: Node) -> Node:
 _LOWERINGS = {
     "adaptive_average_pool": adaptive_average_pool,
     "pow": power,
-    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "instance_norm": instance_norm,
-    "group_norm": group_norm, "contract": contract, "var": corrected, "std": corrected, "max_pool": max_pool,
+    "softmax": softmax, "log_softmax": log_softmax, "layer_norm": layer_norm, "rms_norm": rms_norm,
+    "instance_norm": instance_norm, "group_norm": group_norm, "contract": contract,
+    "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
     "item": recurrent.layers,
     **losses.LOWERINGS,

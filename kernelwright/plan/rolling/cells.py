@@ -16,8 +16,9 @@ from kernelwright.plan.lowering.recurrent import leaf
 from kernelwright.plan.roles import role
 from kernelwright.plan.rolling.matching import Loop
 
+_NORMS = ("layer_norm", "rms_norm")
 #: Of the operators that are applied to rows, those that are to all rows of all steps at once.
-_LAYERS = ("linear", "matmul", "layer_norm")
+_LAYERS = ("linear", "matmul", *_NORMS)
 #: Of a tensor that has so many times the steps of a loop, only those are multiplied.
 _MANY_MORE = 2
 
@@ -167,7 +168,7 @@ class _Builder:
         """Whether all operands of a layer but the first one are the same in all steps."""
         roles = self.loop.template.roles
         return node.dtype == "float32" and all(i.dtype == "float32" for i in node.inputs) and \
-            all(roles[i] == "same" for i in node.inputs[1:]) and (node.op == "layer_norm" or node.inputs[1].rank == 2)
+            all(roles[i] == "same" for i in node.inputs[1:]) and (node.op in _NORMS or node.inputs[1].rank == 2)
 
     def _moved(self, moving: _Moving, dtype: str) -> Node | None:
         if dtype == "bool":
@@ -192,7 +193,7 @@ class _Builder:
             raise NoForm("a layer of what is the same in all steps")
         found = self._moving_part(x) if roles[x] == "moves" else self._side_by_side(x)
         whole, axis, start, stride = found.whole, found.axis, found.start, found.stride
-        if axis == whole.rank - 1 or (axis and any(layer.op == "layer_norm" for layer in chain)):
+        if axis == whole.rank - 1 or (axis and any(layer.op in _NORMS for layer in chain)):
             whole, axis = make("permute", whole, axes=(axis, *range(axis))), 0
         count = (len(self.loop.steps) - 1) * abs(stride) + 1
         if whole.shape[axis] >= _MANY_MORE * count:

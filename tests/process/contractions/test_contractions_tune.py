@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from clocks import PATIENCE
 from test_contractions_plan import contractions
 from torch import nn
 
@@ -224,7 +225,7 @@ def test_processes_that_try_forms_at_the_same_time(tmp_path):
                 too.kill()
                 too.wait()
                 assert fatal("key") == {"ends it", "ends it, too"}
-            assert well.communicate("\n", timeout=240)[0] == "" and well.returncode == 0
+            assert well.communicate("\n", timeout=PATIENCE)[0] == "" and well.returncode == 0
         finally:
             for process in (well, ended, too):
                 process.kill()
@@ -355,7 +356,7 @@ def test_what_is_built_ahead_is_what_is_built(monkeypatch):
     calls = tune.to_try(graph, graph, {}, CPU, H200, budget, plans, strict=False)
     # One copy, as two may come in any order; nobody asks for a text before all of them are there.
     ahead = TextsAhead(calls, plans, 1)
-    ahead._reader.join(60)
+    ahead._reader.join(PATIENCE)
     ahead = list(ahead)
     built: list[list[str]] = []
 

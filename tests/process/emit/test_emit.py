@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from clocks import PATIENCE
 from emitted_tools import (
     PROBLEMS,
     assert_like,
@@ -35,6 +36,7 @@ from emitted_tools import (
 )
 from places import ROOT
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import kernelwright
 from kernelwright.emit.assembly import folded
@@ -158,6 +160,8 @@ def test_inputs_of_another_layout_are_copied(norm, kind, training):
     old, new, x, emitted = norm
     given = LAYOUTS[kind](x)
     old.train(training), new.train(training)
+    for first in (given, LAYOUTS["channels last"](x)):  # eager's results are looked at once
+        assert_like(new(first), old(first))
     with torch.no_grad(), kernels_run(emitted, 1):
         assert_like(new(given), old(given))
     assert_same_state(new, old)
@@ -680,7 +684,7 @@ def test_two_processes_at_once_and_a_cache_that_cannot_be_written(built, tmp_pat
     running = [subprocess.Popen([sys.executable, "-c", USE], cwd=tmp_path, env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in running:
-        out, problem = process.communicate(timeout=120)
+        out, problem = process.communicate(timeout=PATIENCE)
         assert out == "True\n", out + problem
     assert len(list((tmp_path / "cache" / "libraries").iterdir())) == 1, "one library and no leftovers"
     (tmp_path / "file").write_text("")
@@ -918,3 +922,44 @@ def test_an_object_that_modules_share_is_compared_once_a_call(tmp_path):
         model.blocks[3].config.levels["some"][1] = 3.0
     with torch.no_grad(), original_runs(emitted, times=1):
         assert_like(new(*inputs), old(*inputs))
+
+
+_TURNED = """
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.rand(6))
+
+        def forward(self, x, y):
+            shown = torch.tanh(x) * self.gain + y
+            return {results}
+
+    def get_inputs():
+        return [torch.randn(4, 5, 6), torch.randn(4, 5, 6)]
+"""
+
+
+@pytest.mark.parametrize(("results", "shows"), [
+    ("shown", True), ("torch.softmax(shown, -1)", False),
+    ("(shown.sum(1), [shown * 2, x], torch.softmax(shown, -1))", True),
+    ("{'last': torch.softmax(shown, -1) * 2, 'first': shown.amax((1, 2))}", False)])
+def test_results_lie_as_eager_has_them_in_whatever_order_inputs_lie(tmp_path: Path, results: str, shows: bool) -> None:
+    """Where they show the order of an input's axes in memory kernels do not run; elsewhere a copy of it serves."""
+    original, emitted, _ = emit(tmp_path, "turned", _TURNED.format(results=results))
+    old, new, _ = models(original, emitted)
+    x, y = torch.randn(4, 5, 6), torch.randn(4, 5, 6)
+    turned = x.transpose(0, 2).contiguous().transpose(0, 2)
+    sliced = torch.stack((x, x), -1)[..., 0]
+    seen = False
+    for grad in (False, True):
+        for given, kernels in ((sliced, True), (turned, seen and not shows), (turned, not shows), (x, True)):
+            with torch.set_grad_enabled(grad), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                before = sum(new.why().values())
+                found, expected = pytree.tree_leaves(new(given, y)), pytree.tree_leaves(old(given, y))
+                # A result that is an input itself is no copy of it.
+                assert (sum(new.why().values()) == before) == (kernels and (given is x or "x]" not in results))
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, check_stride=True)
+                assert one.requires_grad == other.requires_grad
+        seen = True

@@ -440,3 +440,56 @@ def test_observing_leaves_requires_grad_as_it_was(tmp_path: Path) -> None:
     assert asks == set() and result.reaches == everything and not model[0].weight.requires_grad
     (result,), asks = observe(model, [torch.randn(5, 3)], {}, {}, recording=True, as_they_are=True)
     assert asks == everything and result.reaches == {"0.bias", "1.weight", "1.bias"}
+
+
+_RECOMPUTED = """
+    from torch.utils.checkpoint import checkpoint
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, layer):
+            ctx.save_for_backward(x)
+            ctx.layer = layer
+            return x * layer.bias
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, = ctx.saved_tensors
+            return gradient * ctx.layer.bias, None
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(24, 24), nn.Linear(24, 24)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            y = checkpoint(lambda t: torch.tanh(self.first(t)) * t, x, use_reentrant=False)
+            return torch.sigmoid(checkpoint(self.second, y, use_reentrant=False)) * y {also}
+
+    def get_inputs():
+        return [torch.randn(4, 24)]
+"""
+
+
+@pytest.mark.parametrize("also", ["+ 1.0", "+ Scaled.apply(y, self.second)"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_a_backward_computes_again_reads_what_its_forward_read(tmp_path: Path, also: str, twice: bool) -> None:
+    """torch.utils.checkpoint, and functions that read a module in their backward; where gradients have a graph, too."""
+    old, new, (x,) = models(*emit(tmp_path, f"recomputed{twice}", _RECOMPUTED.format(also=also))[:2])
+
+    def gradients(model: Any) -> list[Any]:
+        given = x.clone().requires_grad_()
+        loss = model(given).square().sum()
+        if twice:
+            (slope,) = torch.autograd.grad(loss, given, create_graph=True)
+            loss = slope.square().sum()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.data = parameter.data * 1.0  # the forward's are other tensors by now
+        loss.backward()
+        return [given.grad, *(p.grad for p in model.parameters())]
+
+    for found, expected in zip(gradients(new), gradients(old), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not new.why()

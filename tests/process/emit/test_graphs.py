@@ -154,6 +154,7 @@ def test_one_launch_is_kept_where_it_pays(pays: bool, monkeypatch: pytest.Monkey
             assert torch.equal(expected(x, scale=torch.ones(3))["last"], found(x, scale=torch.ones(3))["last"])
 
 
+@pytest.mark.breaks
 def test_an_attempt_at_one_launch_costs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails under the clock, is not recorded, or has no memory, leaves the modes as they are."""
     mode = replace(unknown("inference", nn.Linear(2, 2)), one_launch=True, graph=True)

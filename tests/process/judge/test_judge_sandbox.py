@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from clocks import PATIENCE
 from places import ROOT
 
 from kernelwright.judge.sandbox import isolation, landlock, process_tree, seccomp
@@ -581,7 +582,7 @@ def test_a_forked_child_confines_itself(tmp_path):
         os.wait()
         open({str(tmp_path / "c")!r}, "w")
     """)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE,
                           cwd=ROOT)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)

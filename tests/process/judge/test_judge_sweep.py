@@ -10,6 +10,7 @@ import sys
 import textwrap
 
 import pytest
+from clocks import PATIENCE
 from places import ROOT
 
 TOOL = ROOT / "tools" / "judge_sweep.py"
@@ -104,14 +105,14 @@ def test_a_sweep(tmp_path):
     for name, body in (("good", "pass"), ("fails", "raise ValueError('no')"), ("aborts", "os.abort()")):
         (folder / f"{name}.py").write_text(textwrap.dedent(PROBLEM.format(body)))
     command = [sys.executable, str(TOOL), str(folder), "--output", str(output), "--together", "2"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     found = {record["problem"]: record for record in judge_sweep.records([output])}
     assert set(found) == {"good", "fails", "aborts"} and "[3/3]" in said
     verdicts = {kind: entry["verdict"] for kind, entry in found["good"]["verdicts"].items()}
     assert set(verdicts) == {"zeros", "constant", "identity", "replay"}
     assert all(verdict.startswith("WRONG") for verdict in verdicts.values())
     assert "KW114" in found["fails"]["error"] and "status -6" in found["aborts"]["error"]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout == ""
+    assert subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout == ""
     assert len(list(judge_sweep.records([output]))) == 3
 
 

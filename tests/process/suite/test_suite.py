@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from clocks import PATIENCE
 from places import ROOT, TESTS
 from schemas import assert_fits
 
@@ -546,7 +547,7 @@ TINY_PROBLEM = """
 def bench(folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, in a process."""
     return subprocess.run([sys.executable, "-m", "kernelwright", "bench", *map(str, arguments)], cwd=folder,
-                          capture_output=True, text=True, timeout=240, env={**os.environ, **environment})
+                          capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment})
 
 
 def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
@@ -609,7 +610,7 @@ def test_an_interruption_keeps_results_and_leaves_no_process(tmp_path, number):
     workers = [p for found in processes.sessions().values() for p in found if _parent(p) == runner.pid]
     assert len(workers) >= 2
     runner.send_signal(number)
-    runner.wait(timeout=120)
+    runner.wait(timeout=PATIENCE)
     runner.stderr.close()
     assert runner.returncode in (-number, 128 + number, 1)
     children = [int(what.split()[1]) for _, _, what in journal(tmp_path / "p") if what.startswith("child")]

@@ -33,6 +33,7 @@ from kernelwright.codegen.reference import loops as loops_reference
 from kernelwright.ir.graph import Graph, memory
 from kernelwright.ir.node import Node, constant, make, walk
 from kernelwright.plan import planner
+from kernelwright.plan.compile import loops as compile_loops
 from kernelwright.plan.kernels import LoopKernel, RegionSum, SpectralEnergy
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, LibraryCall, Plan, TorchStep
@@ -315,6 +316,21 @@ def test_a_reshape_of_rows_of_one_element_is_another_kernel() -> None:
     total = make("sum", make("reshape", make("mul", x, constant(2.0)), shape=(8, 1)), axes=(1,), keepdim=True)
     other = make("mul", make("reshape", total, shape=(2, 2, 2)), make("reshape", weight, shape=(1, 1, 1)))
     check_graph(graph_of(make("add", total, weight), make("relu", other)))
+
+
+@pytest.mark.parametrize("crossed", [0, 1024])
+def test_a_sum_of_what_is_stored_across_its_operand_is_another_kernel(
+        crossed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that stores a value read in another order does not become one that goes through it as one long row."""
+    monkeypatch.setattr(compile_loops, "_CROSSED_ROW", crossed)
+
+    def difference(reduced: Any, x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+        d = y.permute(0, 3, 1, 2) - x
+        return x + d, reduced(d)
+
+    for reduced in (lambda d: d.square().mean(), lambda d: (d.square().mean((2, 3)), d.amax(3)), lambda d: d.sum(-1)):
+        check_model(Of(lambda m, x, y, reduced=reduced: difference(reduced, x, y)),
+                    (torch.randn(4, 8, 6, 6), torch.randn(4, 6, 6, 8)), tolerance=1e-8)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -648,6 +664,7 @@ def test_a_bias_that_no_kernel_takes_along_stays_with_its_library_call():
     assert not plan.kernels and plan.kept == {node: "it was not measured"}
 
 
+@pytest.mark.breaks
 def test_a_bias_whose_kernel_fails_stays_with_its_library_call(monkeypatch):
     """What is given up for a fault of ours is given up whole, or the same kernel would be planned for ever."""
     graph = capture(Fire(), (torch.randn(2, 6, 9, 9),))

@@ -16,6 +16,7 @@ from typing import Any
 import propose_tools
 import pytest
 from chat_server import Said, serving
+from clocks import PATIENCE
 from places import ROOT
 from propose_tools import MODEL, answer, candidate
 
@@ -149,7 +150,7 @@ def test_closing_ends_what_is_under_way() -> None:
 
     def script(number: int, body: dict[str, Any]) -> Said:
         came.set()
-        go.wait(60)
+        go.wait(PATIENCE)
         return Said("late")
 
     with serving(script) as server:
@@ -157,10 +158,10 @@ def test_closing_ends_what_is_under_way() -> None:
         replies: list[Reply] = []
         thread = threading.Thread(target=lambda: replies.append(endpoint.ask("r1c1", 0, MESSAGES, 10, forever)))
         thread.start()
-        assert came.wait(60)
+        assert came.wait(PATIENCE)
         endpoint.close()
         go.set()
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(replies) == 1 and len(server.requests) == 1
 
 
@@ -272,7 +273,7 @@ def test_ctrl_c_on_the_command_line_keeps_what_was_answered(model: Path, tmp_pat
     def script(number: int, body: dict[str, Any]) -> Said:
         if number == 1 and not go.is_set():
             under_way.set()
-            go.wait(300)
+            go.wait(PATIENCE)
         return Said(answer(candidate(1.0, note=str(number))))
 
     program = (
@@ -289,19 +290,19 @@ def test_ctrl_c_on_the_command_line_keeps_what_was_answered(model: Path, tmp_pat
         environment = {**os.environ, "PYTHONPATH": path}
         process = subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert under_way.wait(300)
+        assert under_way.wait(PATIENCE)
         events = model.parent / "model_propose" / "events.jsonl"
         for _ in range(3000):
             if '"event": "call"' in events.read_text():
                 break
             threading.Event().wait(0.1)
         process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=300)
+        _, complaint = process.communicate(timeout=PATIENCE)
         go.set()
         assert process.returncode == 130, complaint.decode()
         calls = [json.loads(line) for line in events.read_text().splitlines() if '"event": "call"' in line]
         assert [c["finish"] for c in calls if not c["failure"]] == ["stop"]
         done = subprocess.run([sys.executable, "-c", program, *arguments, "--resume"], env=environment,
-                              capture_output=True, timeout=600, check=False)
+                              capture_output=True, timeout=PATIENCE, check=False)
     document = json.loads(done.stdout)
     assert done.returncode == 0 and len(document["candidates"]) == 2
