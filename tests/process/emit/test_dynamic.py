@@ -16,6 +16,7 @@ from emitted_tools import assert_like, assert_same_state, gradients, kernels_run
 from torch import nn
 
 import kernelwright
+from kernelwright.build.module import load_text
 from kernelwright.codegen.generate import generate_kernel
 from kernelwright.dynamic.conditions import lookup
 from kernelwright.dynamic.programs import ModeOfSizes, kernel_names, with_workspace
@@ -23,7 +24,7 @@ from kernelwright.dynamic.records import Differs
 from kernelwright.dynamic.replan import planned_at, template_of
 from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.errors import DynamicSizesInvalid, InvalidOption
-from kernelwright.programs import Stages
+from kernelwright.programs import Stages, new_model
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 
@@ -251,6 +252,22 @@ def test_large_ranges_are_served_where_nobody_has_looked() -> None:
         given = of_shape(inputs, (0, 0, n), (0, 1, m), seed=n)
         with kernels_run(found.module, 1):
             assert_like(new(*given), model(*given))
+
+
+def test_a_file_for_one_size_says_how_to_get_one_for_several() -> None:
+    """Of a tensor of another size, and of nothing else."""
+    model, inputs, found = made("softmax")
+    emitted = load_text(found.static, "one_size")
+    hint = "kernelwright's option --dynamic writes a file for several sizes"
+    with original_runs(emitted, hint):
+        new_model(emitted, found.problem, 0)(*of_shape(inputs, (0, 0, 5)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        new_model(emitted, found.problem, 0)(inputs[0].double())
+        new_model(emitted, found.problem, 0)(inputs[0][0])
+    assert len(caught) == 2 and not any("--dynamic" in str(w.message) for w in caught)
+    assert hint not in found.text
+    assert_like(model(*inputs), new_model(emitted, found.problem, 0)(*inputs))
 
 
 def test_a_file_without_sizes_is_as_it_was() -> None:
