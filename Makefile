@@ -4,6 +4,7 @@
 # make test   all tests, but those that need a machine to themselves
 # make attacks  cheats and their honest twins before the judge, clocks included: about ten minutes on an idle machine
 # make lint   ruff, and the types of the package with pyrefly
+# make docs   the site, into build/site; links are checked, and a page that is in no place of the navigation fails
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,8 +16,13 @@ JOBS ?= 3
 # Where bytecode is not to be written, each of these processes, and each that a test starts, compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 DEMO := build/demo
+# The site has an environment of its own, so that nothing else needs its packages; they are the extra `docs`.
+DOCS_VENV := build/docs_venv
+DOCS_STAMP := $(DOCS_VENV)/.installed
+DOCS_PACKAGES = import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+                print(*project["optional-dependencies"]["docs"])
 
-.PHONY: venv demo check test attacks lint clean
+.PHONY: venv demo check test attacks lint docs docs-venv clean
 .DEFAULT_GOAL := test
 
 venv: $(STAMP)
@@ -45,6 +51,17 @@ attacks: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+docs-venv: $(DOCS_STAMP)
+
+$(DOCS_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 15 \
+	    $$($(PYTHON) -c '$(DOCS_PACKAGES)')
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build

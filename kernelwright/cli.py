@@ -1,5 +1,5 @@
-"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose`` and ``doctor``; and
-``fuzz``, for those who work on the package, which no help lists.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose``, ``package`` and
+``doctor``; and ``fuzz``, for those who work on the package, which no help lists.
 
 The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
 every problem is verified, for random models that go wrong and for candidates that are not right, 2 for what the user
@@ -53,6 +53,7 @@ def _kernelwright(version: Annotated[bool, typer.Option(
 
 @app.command(epilog=_examples("optimize model.py", "optimize model.py -o fast.py --effort quick",
                               "optimize model.py --report report.html",
+                              "optimize model.py --embed-for x86-64-v4,x86-64-v2",
                               "optimize model.py --target cpp --threads 8 --json > result.json"))
 def optimize(
     path: options.Problem,
@@ -72,6 +73,8 @@ def optimize(
     tiny: options.Tiny = False,
     model: options.Model = None,
     dynamic: options.Dynamic = None,
+    embed: options.Embed = False,
+    embed_for: options.EmbedFor = None,
     verbose: options.Verbose = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -88,6 +91,7 @@ def optimize(
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model,
+                            embed=embed if embed_for is None else embed_for,
                             dynamic=tuple(dynamic or ()))
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
@@ -340,6 +344,28 @@ def propose(
         silence_torch()
         result = run_propose(path, settings, progress)
         return lambda: render_text(result, **page()), result.to_json, result.exit_status
+
+    return perform(work, json, quiet)
+
+
+@app.command(epilog=_examples("package model_new.py --name fast-model", "package a_new.py b_new.py --name models "
+                              "--version 1.2 -o wheels"))
+def package(
+    path: options.EmittedFiles,
+    name: options.PackageName,
+    version: options.PackageVersion = "0.1.0",
+    output: options.WheelFolder = Path("dist"),
+    force: options.ReplaceWheel = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Make a wheel of emitted files, each a module of one package, for pip."""
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
+        from kernelwright.wheel import make_wheel
+
+        made = make_wheel(path, name=name, version=version, output=output, force=force)
+        return made.render, made.to_json
 
     return perform(work, json, quiet)
 

@@ -46,6 +46,11 @@ Dynamic = Annotated[list[str] | None, typer.Option(
     "or, with a name that makes it one with others, x:0=batch:1..64; may be given several times.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
+Embed = Annotated[bool, typer.Option(
+    "--embed", help="Put the compiled kernels into the file, too, so that machines like this one need no compiler.")]
+EmbedFor = Annotated[str | None, typer.Option(
+    "--embed-for", metavar="NAME,NAME", help="The same, for these machines: levels of processors (x86-64-v4, "
+    "x86-64-v3, x86-64-v2, x86-64), or GPUs (sm_80, sm_90a, ...) and ptx.")]
 Verbose = Annotated[bool, typer.Option(
     "--verbose", "-v", help="Print the graphs, too: as captured, as rewritten, and at each step.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of text.")]
@@ -158,3 +163,11 @@ ProposeSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of t
 ClassName = Annotated[str | None, typer.Option(
     "--class", metavar="NAME", help="The model's class; by default Model, else the only module class of the file that "
     "no other one uses.")]
+
+# ---- of package --------------------------------------------------------------------------------------
+
+EmittedFiles = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files that `optimize` has written.")]
+PackageName = Annotated[str, typer.Option("--name", metavar="NAME", help="The package, for pip and import.")]
+PackageVersion = Annotated[str, typer.Option("--version", metavar="V", help="Its version.")]
+WheelFolder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the wheel goes.")]
+ReplaceWheel = Annotated[bool, typer.Option("--force", help="Replace the wheel if it exists.")]

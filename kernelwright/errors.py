@@ -393,6 +393,25 @@ class FolderFull(KernelwrightError):
     remedy = "Free space there, or choose other folders with the variables KERNELWRIGHT_CACHE and TMPDIR."
 
 
+class CannotEmbed(KernelwrightError):
+    """Compiled kernels were asked for in the file, and can't be made on this machine."""
+
+    code = "KW307"
+    sentence = "The file can't hold compiled kernels: {found}."
+    reason = ("Libraries for processors are made on Linux on x86-64, by the C or C++ compiler; for GPUs on Linux by "
+              "nvcc.")
+    remedy = "Run it on such a machine, or leave out `--embed`: the file then compiles its source when used."
+
+
+class NinjaMissing(KernelwrightError):
+    """PyTorch, which compiles C++ and CUDA kernels, needs the program ninja."""
+
+    code = "KW308"
+    sentence = "The program ninja was not found."
+    reason = "torch.utils.cpp_extension compiles with it; it is in no folder of PATH."
+    remedy = "`pip install ninja` and put the environment's bin folder into PATH, or install the system's ninja-build."
+
+
 # ---- KW4xx: options and output -------------------------------------------------------------------
 
 
@@ -432,6 +451,15 @@ class UnknownOption(KernelwrightError):
     remedy = "Give one of these in `options`, or leave it out."
 
 
+class NotForWheel(KernelwrightError):
+    """`kernelwright package` was given a file that can't be a module of its wheel."""
+
+    code = "KW405"
+    sentence = "{path} can't be a module of the wheel: {found}."
+    reason = "A wheel is made of emitted files, each of which defines ModelNew and is imported by its name."
+    remedy = "Give files that `kernelwright optimize` has written, under names that differ and that Python can import."
+
+
 class DynamicSizesInvalid(KernelwrightError):
     """A size that ``--dynamic``, or ``dynamic=``, names is none of the example's: the argument, the axis or the range
     does not fit.
@@ -440,7 +468,7 @@ class DynamicSizesInvalid(KernelwrightError):
     elements; the example's number is one of these.
     """
 
-    code = "KW405"
+    code = "KW406"
     sentence = "The size {asked} cannot be served: {found}."
     reason = ("A size is an axis of a tensor among forward's arguments, by the parameter's name; the example's number "
               "of elements lies within its range.")

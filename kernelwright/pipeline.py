@@ -11,10 +11,12 @@ from typing import Any, Unpack
 import torch
 from torch import nn
 
-from kernelwright.build.module import find_compiler
+from kernelwright.build.embedding import names_wanted
+from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
+from kernelwright.embedded import with_libraries
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
@@ -33,8 +35,11 @@ from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
 from kernelwright.settings import Options, Settings, changed, check_output, check_versions
+from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
+
+_NOT_EMBEDDED = "A file for several sizes holds no compiled kernels: they are compiled where it is imported."
 
 
 def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -66,7 +71,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     for written_to in filter(None, (path, settings.report)):
         check_output(written_to, settings.force)
     if is_here(target):
-        find_compiler(TARGETS[target])
+        find_tools(TARGETS[target])
+    embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
@@ -75,7 +81,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
         modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
-        files: list[str] = []
+        files, truths = list[str](), Truths(problem.device)
 
         def keep(text: str) -> None:
             if path is not None and files[-1:] != [text]:
@@ -91,14 +97,18 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             notes += found
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
-                                                                stages, keep)
-        if sizes and any(m.runs for m in modes):
-            served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages)
-            if isinstance(served, list):
-                notes += served
-            else:
-                text, module, certificates, found = served
-                notes += found
+                                                                stages, keep, truths)
+        served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
+            if sizes and any(m.runs for m in modes) else []
+        if not isinstance(served, list):
+            text, module, certificates, found = served
+            notes += [*found, *([_NOT_EMBEDDED] if embedded else [])]
+        else:
+            notes += served
+        if embedded and isinstance(served, list):
+            text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
+                                         embedded, truths)
+            notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
         keep(text)
         if path is not None:

@@ -26,6 +26,7 @@ from kernelwright.capture.values import BuildsParts
 from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
+from kernelwright.emit.embedded import Library
 from kernelwright.emit.facts import own_classes
 from kernelwright.emit.file import Sized, Variant, emit_file
 from kernelwright.emit.header import make_header
@@ -309,9 +310,9 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
-                 sized: Sized | None = None) -> tuple[str, tuple]:
-    """The emitted file's text, and its parts (variants, sources, support) for those who check them. sized: what serves
-    calls of several sizes, where the file does."""
+                 libraries: Sequence[Library] = (), sized: Sized | None = None) -> tuple[str, tuple]:
+    """The emitted file's text, and its parts (variants, sources, support) for those who check them. libraries: of its
+    very kernels, that it holds. sized: what serves calls of several sizes, where the file does."""
     useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
@@ -328,7 +329,7 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=name_in_file(problem), sized=sized)
+                     name=name_in_file(problem), libraries=libraries, sized=sized)
     return text, (variants, sources, support)
 
 

@@ -70,17 +70,18 @@ _FEW, _HASTY_SHARE = 5, 0.1
 
 
 def select(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
-           settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None
+           settings: Settings, stages: Stages, keep: Callable[[str], None] = lambda text: None,
+           truths: Truths | None = None
            ) -> tuple[nn.Module, list[ModeProgram], str, dict[str, Certificate], dict[str, Any]]:
     """Build what was planned and check it briefly, then choose contractions, drop the regions that lose and choose
     layouts by measurement, verify what that made of it, and time it; a mode that is not faster keeps the original.
 
-    keep: gets the text of each file that passed its check, the last time before it is timed. Raises VerificationFailed
-    where even a file without any kernel fails.
+    keep: gets the text of each file that passed its check, the last time before it is timed. truths: gets what is found
+    out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
     planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
-    tuning, truths, budget = Tuning(problem, example, target, device, settings, stages), Truths(problem.device), \
-        stages.budget
+    tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
+    truths = truths if truths is not None else Truths(problem.device)
 
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)

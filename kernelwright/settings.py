@@ -29,6 +29,11 @@ Effort = Literal["quick", "normal", "thorough"]
 Baselines = Literal["compile", "all", "graph", "none"]
 Launch = Literal["auto", "graph", "direct"]
 
+#: What a file may hold compiled kernels for.
+EMBED_CHOICES = "names with commas between: x86-64 to x86-64-v4 for processors; sm_80, sm_90a and others, ptx, for GPUs"
+_LEVEL = r"(?:x86-64(?:-v[234])?|sm_\d{2,3}a?|ptx)"
+_LEVELS = re.compile(rf"{_LEVEL}(?:,{_LEVEL})*")
+
 #: What "auto" is where there is no device but the host.
 HOST_TARGET = "cpp"
 
@@ -104,6 +109,7 @@ class Options(TypedDict, total=False):
     tiny: bool
     model: str | None
     dynamic: Dynamic
+    embed: bool | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +171,10 @@ class Settings:
                                        "size.")
     """Sizes that may differ from call to call, as texts; a mapping of arguments to axes to (low, high) or (name, low,
     high) is taken, too."""
+    embed: bool | str = _option(False, "Compiled kernels in the file, so that it needs no compiler: True for machines "
+                                "like this one (its level of x86-64 and x86-64-v3, or its GPU), or names of what they "
+                                "are for, with commas between: x86-64-v2, x86-64-v3, x86-64-v4; sm_80, sm_90a, ptx.")
+    """Whether the file holds its kernels compiled, or for what."""
 
     def __post_init__(self) -> None:
         try:
@@ -176,7 +186,7 @@ class Settings:
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in choices:
                 raise _invalid(option.name, value, " or ".join(choices), option.default)
-            if isinstance(option.default, bool) and not isinstance(value, bool):
+            if option.type == "bool" and not isinstance(value, bool):
                 raise _invalid(option.name, value, "True or False", option.default)
         for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page")):
             if isinstance(path := getattr(self, name), str):
@@ -188,6 +198,8 @@ class Settings:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
             raise _invalid("model", self.model, "the name of a class", "the file's Model")
+        if not isinstance(self.embed, bool) and not _LEVELS.fullmatch(str(self.embed)):
+            raise _invalid("embed-for", self.embed, EMBED_CHOICES, "this machine's")
         if self.budget is not None and not (_is_number(self.budget) and 0 < self.budget < math.inf):
             raise _invalid("budget", self.budget, "a number of seconds above 0", "the effort's")
         if self.threads is not None and (not _is_integer(self.threads) or not 1 <= self.threads <= 4096):

@@ -252,6 +252,16 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
     return checked, failures
 
 
+def wrong_with(problem: Problem, modes: list[ModeProgram], text: str, emitted: ModuleType, settings: Settings,
+               stages: Stages, known: Truths) -> str:
+    """What is wrong with modes that have passed where they run otherwise compiled kernels, "" where nothing is. text:
+    one text for one file and one compilation. known: as in :func:`certified_modes`."""
+    with stages.stage("verify"):
+        modes = [mode for mode in modes if mode.plan.kernels]
+        _, failures = _checked(problem, modes, text, emitted, {}, settings, stages, known, brief=True, begun={})
+    return next((failure.finding for failure in failures.values()), "")
+
+
 def _key(problem: Problem, mode: ModeProgram, text: str, settings: Settings) -> str:
     """What decides whether a mode of a file is right, but for what other files of the user's say, which the trials that
     are run again see; "" where nobody can tell, as of a module from Python."""

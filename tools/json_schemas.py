@@ -38,6 +38,8 @@ from kernelwright.suite.results import SCHEMA as RESULTS
 from kernelwright.timing import Timing
 from kernelwright.timing.rounds import Times
 from kernelwright.verify import Certificate
+from kernelwright.wheel import SCHEMA as WHEELS
+from kernelwright.wheel import Wheel
 
 _PLAIN = {bool: {"type": "boolean"}, int: {"type": "integer"}, str: {"type": "string"}, Path: {"type": "string"},
           type(None): {"type": "null"}, Any: {}, float: {"$ref": "#/$defs/number"},
@@ -153,6 +155,8 @@ def schemas() -> dict[str, str]:
     proposed = Schema("kernelwright propose --json, result.json of a run")
     proposed.record(Critique, {"schema": {"const": 1}})
     chosen = proposed.record(propose.ProposeResult, {"schema": {"const": propose.SCHEMA}})
+    packed = Schema("kernelwright package --json")
+    wheel = packed.record(Wheel, {"schema": {"const": WHEELS}})
     fuzz = Schema("kernelwright fuzz --json")
     outcome = fuzz.fields(Outcome)
     one = fuzz_object({"schema": {"const": 1}, "path": _PLAIN[str], **outcome}, "Of one file.")
@@ -165,6 +169,7 @@ def schemas() -> dict[str, str]:
         "judge.json": verdicts.text(judged, verdicts.failure()),
         "propose.json": proposed.text(chosen, proposed.failure()),
         "results.json": results.text(record),
+        "package.json": packed.text(wheel, packed.failure()),
         "fuzz.json": fuzz.text(fuzz_object(many, "Of random models."), one, fuzz.failure()),
     }
 

@@ -1,5 +1,5 @@
-"""Write examples/generated and docs/schemas: the file that kernelwright emits for each example, for a CPU and for a
-GPU, and the JSON Schemas of its documents.
+"""Write what is made from the code: examples/generated (the file that kernelwright emits for each example, for a CPU
+and for a GPU), docs/schemas (the JSON Schemas of its documents), and pages and pictures of docs/.
 
     python tools/regenerate.py            # write what changed
     python tools/regenerate.py --check    # only say what would change; exit status 1 if anything would
@@ -44,16 +44,26 @@ def schema_texts() -> dict[Path, str]:
     return {SCHEMAS / name: text for name, text in schemas().items()}
 
 
+def document_texts() -> dict[Path, str]:
+    """The text of each page and picture in docs that is made, wholly or in part, by its path."""
+    if str(TOOLS) not in sys.path:
+        sys.path.append(str(TOOLS))
+    from document_pages import pages
+    from pictures import pictures
+
+    return pages() | pictures()
+
+
 def main(arguments: list[str]) -> int:
     """Regenerate; the exit status."""
     changed = []
     wanted = {generated_path(e, t): generated_text(e, t) for e in sorted(EXAMPLES.glob("*.py")) for t in DEVICES}
-    wanted |= schema_texts()
+    wanted |= schema_texts() | document_texts()
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             changed.append(path)
             if "--check" not in arguments:
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8", newline="\n")
     for path in sorted({*(EXAMPLES / "generated").glob("*.py"), *SCHEMAS.glob("*.json")} - set(wanted)):
         changed.append(path)

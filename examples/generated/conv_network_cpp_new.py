@@ -782,8 +782,23 @@ import weakref
 from pathlib import Path
 
 
+def _kernelwright_missing():
+    """The programs that compiling needs and that are not found."""
+    import shlex
+    import shutil
+
+    from torch.utils import cpp_extension
+
+    wanted = {"the C++ compiler": cpp_extension.get_cxx_compiler(), "": "ninja"}
+    return [f"{what} {tool}".lstrip() for what, tool in wanted.items()
+            if not shutil.which(next(iter(shlex.split(tool)), tool))]
+
+
 def _kernelwright_compile(folder, name):
     """Compile the kernels into a shared library in a folder."""
+    missing = _kernelwright_missing()
+    if missing:
+        raise RuntimeError(f"not found: {', '.join(missing)}")
     from torch.utils.cpp_extension import load, load_inline
 
     options = {"name": name, "build_directory": folder, "is_python_module": False}
@@ -972,8 +987,9 @@ class _KernelwrightBinding:
         self.updated = [len(self.checks) + i for i, name in enumerate(facts["tensors"]) if name in facts["updated"]]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        # Whether results show in which order axes of inputs lie in memory, by these orders: as calls have told.
-        self.shows = {(): False}
+        # Whether results show how inputs lie in memory, by their strides: as calls of the original have told.
+        layout = ()
+        self.shows = {layout: False}
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
@@ -1095,16 +1111,16 @@ def _kernelwright_fit(model, facts, inputs):
             if not is_read_alone:
                 problem = "is not contiguous and aligned to 16 bytes"
                 raise _KernelwrightMisfit(name, problem)
-            steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
-            if steps != sorted(steps, reverse=True):
-                turned = (*turned, (name, value.stride()))
+            if not value.is_contiguous():  # in another order, or in the same one with gaps or repeated
+                steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
+                turned = (*turned, (name, steps == sorted(steps, reverse=True) or value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
     if any([addresses.count(addresses[i]) > 1 for i in binding.updated]):
         raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     if binding.shows.get(turned):
-        raise _KernelwrightMisfit(turned[0][0], "has its axes in another order in memory, which the result shows")
+        raise _KernelwrightMisfit(turned[0][0], "lies otherwise in memory, which the result shows")
     return binding, values, given, turned
 
 

@@ -29,9 +29,18 @@ from kernelwright.roofline.devices import Device
 
 RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *ATTENTION, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE,
                           *PRECISION, *SCAN_RULES, *CROPPED, *VIEW_RULES, *ROW_RULES, *REPEATED)
-_BY_ROOT: dict[str, tuple[Rule, ...]] = {
-    root: tuple(r for r in RULES if root in r.roots) for root in {op for r in RULES for op in r.roots}
-}
+_BY_ROOT: dict[str, tuple[Rule, ...]] = {}
+
+
+def register(*rules: Rule) -> None:
+    """Have further rules applied in this process, at each of their roots after those that are there."""
+    for one in rules:
+        for root in one.roots:
+            _BY_ROOT[root] = (*_BY_ROOT.get(root, ()), one)
+
+
+register(*RULES)
+
 # A rule set that does not end is a bug of ours; this many applications, and for each node so many more, report it.
 _MOST_STEPS, _STEPS_PER_NODE = 10_000, 20
 _GAIN = 0.97  # collapse where the estimate of what changes falls below this share

@@ -5,23 +5,29 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from math import inf
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen.generate import TARGETS
-from kernelwright.emit.runtime import build_text
+from kernelwright.emit.embedded import Library
+from kernelwright.emit.runtime import build_text, fitting_text
 from kernelwright.processors import end_children, share_of_processors
 
 #: How kernels of each target are built. Made once: libraries are built in threads, and no two of them may parse Python
 #: at once (CPython 3.11 counts the depth of all trees in one place: issue 106905 of python/cpython).
 _BUILD_TEXTS = {name: build_text(target) for name, target in TARGETS.items()}
+#: How an emitted file finds out whether a library is for a machine: of processors, and of GPUs.
+_FITTING = tuple(compile(fitting_text(cuda=cuda), "<kernelwright fitting>", "exec") for cuda in (False, True))
 #: The launchers that a text defines.
 LAUNCHER = re.compile(r'^(?:extern "C" )?const char\* (\w+)\(', re.MULTILINE)
 
@@ -192,3 +198,26 @@ def build_library(source: str, target: str, name: str = "kernelwright_region") -
     if space["_kernelwright_library"] is None:
         raise build_failure(space["_kernelwright_details"] or space["_kernelwright_trouble"])
     return space["_kernelwright_library"]
+
+
+def runs_here(library: Library) -> bool:
+    """Whether an emitted file would load a library that it holds on this machine."""
+    space: dict[str, Any] = {}
+    label = {"system": library.system, "glibc": library.glibc, **dict(library.needs)}
+    exec(_FITTING["toolkit" in label], space)
+    try:
+        return not space["_kernelwright_unfit"](label)
+    except Exception:
+        return False
+
+
+def opened(library: Library, source: str) -> ctypes.CDLL:
+    """A library of an emitted file, with the launchers of its source. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="kernelwright_") as folder:
+        path = Path(folder) / "kernels.so"
+        path.write_bytes(library.data)
+        loaded = ctypes.CDLL(str(path))
+    for launcher in LAUNCHER.findall(source):
+        getattr(loaded, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        getattr(loaded, launcher).restype = ctypes.c_char_p
+    return loaded

@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from kernelwright.codegen.target import Target
-from kernelwright.errors import FolderFull, NoCppCompiler
+from kernelwright.errors import FolderFull, NinjaMissing, NoCppCompiler
 from kernelwright.failures import unwritable
 from kernelwright.problem.importing import IMPORT_SEED
 from kernelwright.problem.seeds import seeded
@@ -40,6 +40,20 @@ def find_compiler(target: Target) -> str:
     if found is None:
         raise NoCppCompiler(looked_for=wanted, variable=variable, value=os.environ.get(variable, "not set"))
     return found
+
+
+def find_tools(target: Target) -> None:
+    """See that what a target's build needs on the host is found: its compiler, and ninja where PyTorch builds, which is
+    also looked for in the package of that name. Raises NoCppCompiler (KW301) and NinjaMissing (KW308)."""
+    find_compiler(target)
+    if target.built_by != "command" and shutil.which("ninja") is None:
+        try:
+            import ninja
+        except ImportError:
+            raise NinjaMissing() from None
+        if shutil.which("ninja", path=ninja.BIN_DIR) is None:
+            raise NinjaMissing()
+        os.environ["PATH"] = os.pathsep.join([*filter(None, [os.environ.get("PATH")]), ninja.BIN_DIR])
 
 
 def find_cuda_compiler() -> str | None:
@@ -77,11 +91,20 @@ def _imported(text: str, name: str, module_name: str) -> ModuleType:
         raise
     if getattr(module, "_kernelwright_details", ""):
         raise build_failure(module._kernelwright_details)
-    for kind in [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, nn.Module)]:
-        if kind.__module__ == module_name and kind.__reduce_ex__ is object.__reduce_ex__ \
-                and kind.__reduce__ is object.__reduce__:
-            kind.__reduce_ex__ = _reduced(text, name, module_name)  # type: ignore[method-assign]
+    _pickle_with(module, text, name)
     return module
+
+
+def carry(model: nn.Module, text: str, name: str) -> None:
+    """From now on modules of an emitted file are pickled with another text of it. model: one of them."""
+    _pickle_with(sys.modules[type(model).__module__], text, name)
+
+
+def _pickle_with(module: ModuleType, text: str, name: str) -> None:
+    for kind in [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, nn.Module)]:
+        plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+        if kind.__module__ == module.__name__ and (plain or hasattr(kind.__reduce_ex__, "_kernelwright_carries")):
+            kind.__reduce_ex__ = _reduced(text, name, module.__name__)  # type: ignore[method-assign]
 
 
 def _reduced(text: str, name: str, module_name: str) -> Any:
@@ -93,6 +116,7 @@ def _reduced(text: str, name: str, module_name: str) -> Any:
         if kind.__module__ != module_name:  # a class of somebody else's that derives from it
             return object.__reduce_ex__(self, protocol)
         return unpickled, (text, name, module_name, kind.__qualname__, tuple(sorted(own))), self.__getstate__()
+    reduced._kernelwright_carries = True  # pyrefly: ignore[missing-attribute]  # functions take any
     return reduced
 
 

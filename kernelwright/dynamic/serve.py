@@ -56,7 +56,7 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
         try:
             made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up)
             with stages.stage("build"):
-                text, _ = emitted_text(problem, modes, example, target, device, made.sized)
+                text, _ = emitted_text(problem, modes, example, target, device, sized=made.sized)
                 if not emulated_here:
                     with without_device():
                         emitted = load_text(text, problem.name)

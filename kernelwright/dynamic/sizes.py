@@ -37,7 +37,7 @@ def sizes_of(asked: Sequence[str], model: nn.Module, example: Sequence[Any]) -> 
     """The sizes that were asked for. Axes of one name are one size; without names, axes of equal size in the example
     and of equal range are.
 
-    Raises DynamicSizesInvalid (KW405) for what does not fit the model's arguments.
+    Raises DynamicSizesInvalid (KW406) for what does not fit the model's arguments.
     """
     leaves, structure = flat(received(model, example))
     if any(own is not given for own, given in zip(leaves, flat(example)[0], strict=False)):

@@ -38,7 +38,7 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
-    "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
+    "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"}, "GAPS": {"layout": "()"},
     "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
@@ -247,8 +247,11 @@ def _kind(leaf: Node) -> str:
 
 def _returned(plan: Plan) -> tuple[str, ...]:
     """Names of inputs, and of tensors in plain attributes, that reach a result through views, or through operators that
-    may be views, alone."""
+    may be views, alone; all of them where an operator reads memory as it lies."""
     carried = {node for node, _ in plan.graph.carried}
+    opaque = (str(node.get("target")) for node in plan.graph.nodes() if node.op == "opaque")
+    if any(target.startswith("aten.as_strided") for target in opaque):
+        return tuple(sorted(node["name"] for node in (*filter(None, plan.graph.inputs), *carried)))
     found: dict[str, None] = {}
     seen: set[Node] = set()
     stack = list(plan.results)
@@ -339,18 +342,19 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
     usual one), (name, value) of anything else. nested: None, or the arguments' structure with numbers for the
     inputs. keywords: names of the last arguments, which are given by keyword only. returned: inputs with which a
-    result may share its memory. tensors: the model's tensors that the kernels use. updated: buffers that a forward
-    changes. structure: the result with numbers for what ``results`` describes; where plain attributes are assigned,
-    both: it and a list of what these get. carried: the strides of tensors that a call finds in plain attributes, by
-    these. containers: the structures of those that are no tensors, with places among the carried. left: those that it
-    assigns. random: whether it draws random numbers.
+    result may share its memory, which are not copied. tensors: the model's tensors that the kernels use. updated:
+    buffers that a forward changes. structure: the result with numbers for what ``results`` describes; where plain
+    attributes are assigned, both: it and a list of what these get. carried: the strides of tensors that a call finds in
+    plain attributes, by these. containers: the structures of those that are no tensors, with places among the carried.
+    left: those that it assigns. random: whether it draws random numbers.
     parts: calls of submodules that stay with PyTorch. asked: None, or how inputs and parameters stand in a recorded
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
     whether calls that no gradient is asked of run as a CUDA graph. compiled: shape, strides and dtype of each computed
-    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may have their
-    axes in another order in memory, which results may show; None of a tensor that was given.
+    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may lie
+    otherwise in memory, which results may show; None of a tensor that was given. layout: the example's inputs that
+    are not contiguous, each with True where its axes are in order, else its strides.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -387,9 +391,22 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
             ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph)),
             ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure])),
-            ("strides", literal(result_strides(plan) if _turnable(plan) else ()))]
+            ("strides", literal(result_strides(plan) if _turnable(plan) else ())),
+            ("layout", literal(_layout(plan, values)))]
+
+
+def _layout(plan: Plan, values: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
+    """As the runtime's guard tells how inputs lie in memory."""
+    found: list[tuple[str, Any]] = []
+    for node, value in zip(plan.graph.inputs, values, strict=True):
+        if node is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            lying = value.permute(node.get("order") or tuple(range(value.ndim)))
+            steps = [step for step, size in zip(lying.stride(), lying.shape, strict=True) if size > 1 and step]
+            if not lying.is_contiguous():
+                found.append((node["name"], steps == sorted(steps, reverse=True) or tuple(lying.stride())))
+    return tuple(found)
 
 
 def _turnable(plan: Plan) -> bool:
-    """Whether an input has axes that may have another order in memory."""
-    return any(node is not None and sum(size > 1 for size in node.shape) > 1 for node in plan.graph.inputs)
+    """Whether an input may lie in memory otherwise than contiguous."""
+    return any(node is not None and node.size > 1 for node in plan.graph.inputs)

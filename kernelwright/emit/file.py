@@ -15,6 +15,7 @@ from torch import nn
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded, names_in, used
+from kernelwright.emit.embedded import PLACE, Library, libraries_text
 from kernelwright.emit.facts import (
     Facts,
     conditions,
@@ -38,6 +39,7 @@ from kernelwright.emit.runtime import (
     PIECE_CHARACTERS,
     PIECE_KERNELS,
     RUNTIME,
+    RUNTIME_EMBEDDED,
     SIZED_RUNTIME,
     STRUCTURES,
     conditions_of,
@@ -150,9 +152,9 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
               sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str,
-              sized: Sized | None = None) -> str:
-    """The emitted file's text. ``modes_left`` are modes whose forward stays the original. sized: what serves calls of
-    several sizes, where the file does."""
+              libraries: Sequence[Library] = (), sized: Sized | None = None) -> str:
+    """The emitted file's text. ``modes_left`` are modes whose forward stays the original; ``libraries`` those of its
+    very kernels that it holds. sized: what serves calls of several sizes, where the file does."""
     indent = source.body_indent
     docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
     future, imports = _future(source.imports)
@@ -184,6 +186,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
         "SIZED": sized is not None,
+        "EMBEDDED": bool(libraries),
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
@@ -208,9 +211,12 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if kernels.launchers:
         names |= {"_kernelwright_library"}
     classes = used(STRUCTURES, names)
-    runtime = used(folded(SIZED_RUNTIME if sized is not None else RUNTIME, holds), names | names_in(ast.parse(classes)))
+    whole = SIZED_RUNTIME if sized is not None else RUNTIME_EMBEDDED if libraries else RUNTIME
+    runtime = used(folded(whole, holds), names | names_in(ast.parse(classes)))
     there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
     runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
+    if libraries:
+        runtime = runtime.replace(PLACE, f"{banner('The kernels, compiled')}\n{libraries_text(libraries)}\n")
     parts = [docstring + future, own + imports, source.support, source.model_class + "\n" + forward, source.trailing,
              banner("The kernels" if kernels.launchers else "What is launched as one CUDA graph"), constants, runs,
              banner(f"What {'the kernels were built' if kernels.launchers else 'it was recorded'} for; elsewhere the "

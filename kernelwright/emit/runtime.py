@@ -7,19 +7,23 @@ It is text and not an import, because an emitted file depends on PyTorch alone. 
 from __future__ import annotations
 
 from kernelwright.codegen.target import Target
-from kernelwright.emit.assembly import folded
+from kernelwright.emit.assembly import folded, used
 from kernelwright.emit.runtime_attributes import ATTRIBUTES
-from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS
+from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS, START
 from kernelwright.emit.runtime_call import CALL, KEPT_BY_SIZES, ONCE, PARTS, REQUIRE, SIZES, STRUCTURES
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
+from kernelwright.emit.runtime_embedded import EMBEDDED
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 from kernelwright.emit.runtime_twin import TWIN
 
-_PARTS = [IMPORTS, BUILD, FORMS, ATTRIBUTES, GUARD, TWIN, CALL, GRAPH, COMPILE]
-RUNTIME = "\n\n".join([*_PARTS, ONCE, REQUIRE, PARTS])
+_MOST = (FORMS, ATTRIBUTES, GUARD, TWIN, CALL, GRAPH, COMPILE)
+_REST = (*_MOST, ONCE, REQUIRE, PARTS)
+RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_REST])
+#: Of a file that holds its kernels compiled: these come last, so that a reader meets everything else before.
+RUNTIME_EMBEDDED = "\n\n".join([IMPORTS, BUILD, *_REST, EMBEDDED, START])
 #: Of a file that serves calls of several sizes.
-SIZED_RUNTIME = "\n\n".join([*_PARTS, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS])
+SIZED_RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_MOST, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:
@@ -29,7 +33,17 @@ def conditions_of(target: Target) -> dict[str, bool]:
 
 def build_text(target: Target) -> str:
     """The part of the runtime that builds the kernels of any text, of one piece or several."""
-    return IMPORTS + "\n" + folded(BUILD, {**conditions_of(target), "UNITS": True})
+    return IMPORTS + "\n" + folded(f"{BUILD}\n\n{START}", {**conditions_of(target), "UNITS": True, "EMBEDDED": False})
+
+
+def units_text() -> str:
+    """The part of the runtime that takes the kernels' text apart."""
+    return used(IMPORTS + "\n" + BUILD, ["_kernelwright_units"])
+
+
+def fitting_text(*, cuda: bool) -> str:
+    """The part of the runtime that finds out whether a library is for a machine."""
+    return IMPORTS + "\n" + folded(EMBEDDED, {"CUDA": cuda})
 
 
 def forms_text() -> str:
@@ -37,5 +51,6 @@ def forms_text() -> str:
     return IMPORTS + folded(FORMS, {"OBJECTS": True})
 
 
-__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME", "SIZED_RUNTIME",
-           "STRUCTURES", "build_text", "conditions_of", "forms_text"]
+__all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME",
+           "RUNTIME_EMBEDDED", "SIZED_RUNTIME", "STRUCTURES", "build_text", "conditions_of", "fitting_text",
+           "forms_text", "units_text"]

@@ -1,7 +1,8 @@
 """Text of every emitted file: its imports, and how it builds its kernels.
 
 Conditions (:mod:`kernelwright.emit.assembly`): KERNELS: there are any. CUDA: they are CUDA's. COMMAND: one command
-compiles them, no extension of PyTorch's. UNITS: their text may be long enough to be compiled in pieces.
+compiles them, no extension of PyTorch's. UNITS: their text may be long enough to be compiled in pieces. EMBEDDED: the
+file holds them compiled, too (:mod:`kernelwright.emit.runtime_embedded`).
 """
 
 IMPORTS = """\
@@ -34,12 +35,11 @@ KERNEL_MARK = "//// {}"
 PIECE_KERNELS, PIECE_CHARACTERS = 2, 16384
 
 BUILD = '''\
-def _kernelwright_units():
+def _kernelwright_units(most):
     """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
     support, *kernels = re.split(r"^//// .*\\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
     launchers = kernels.pop() if kernels else ""
-    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
-    count = min(cores, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    count = min(most, len(kernels) // 2, sum(map(len, kernels)) // 16384)
     if count < 2:
         return [_KERNELWRIGHT_SOURCE]
     units = [support] * count
@@ -53,8 +53,33 @@ def _kernelwright_units():
     return [*(start.sub(shared, unit) for unit in units), f"{support}\\n{declarations}\\n{launchers}"]
 
 
+def _kernelwright_missing():
+    """The programs that compiling needs and that are not found."""
+    import shlex
+    import shutil
+
+    if COMMAND:
+        wanted = {"the C compiler": os.environ.get("CC") or "cc"}
+    else:
+        from torch.utils import cpp_extension
+
+        wanted = {"the C++ compiler": cpp_extension.get_cxx_compiler(), "": "ninja"}
+        if CUDA:
+            nvcc = os.path.join(cpp_extension.CUDA_HOME or "", "bin" if cpp_extension.CUDA_HOME else "", "nvcc")
+            wanted["the CUDA compiler"] = os.environ.get("PYTORCH_NVCC") or nvcc
+    return [f"{what} {tool}".lstrip() for what, tool in wanted.items()
+            if not shutil.which(next(iter(shlex.split(tool)), tool))]
+
+
 def _kernelwright_compile(folder, name):
     """Compile the kernels into a shared library in a folder."""
+    if EMBEDDED:
+        if name in _kernelwright_unpacked:  # it came compiled
+            (Path(folder) / f"{name}.so").write_bytes(_kernelwright_unpacked[name])
+            return
+    missing = _kernelwright_missing()
+    if missing:
+        raise RuntimeError(f"not found: {', '.join(missing)}")
     if COMMAND:
         import shlex
         import subprocess
@@ -74,7 +99,8 @@ def _kernelwright_compile(folder, name):
         else:
             options |= {"extra_cflags": _KERNELWRIGHT_FLAGS, "extra_ldflags": ["-fopenmp"]}
         if UNITS:
-            units, files = _kernelwright_units(), []
+            cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
+            units, files = _kernelwright_units(cores), []
             for number, unit in enumerate(units if len(units) > 1 else ()):
                 files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
                 Path(files[-1]).write_text(unit, encoding="utf-8")
@@ -100,11 +126,21 @@ def _kernelwright_build():
         if os.path.exists("/proc/cpuinfo"):  # -march=native: a library is for one kind of processor
             with open("/proc/cpuinfo") as lines:
                 identity += sorted({line for line in lines if line.startswith(("flags", "Features"))})
+    if EMBEDDED:
+        label, unpacked = _kernelwright_fitting()
+        if label is not None:
+            identity = [label["sha256"]]
     name = f"{_KERNELWRIGHT_NAME}_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:20]}"
+    if EMBEDDED:
+        if label is not None:
+            _kernelwright_unpacked[name] = unpacked
     shared = os.environ.get("XDG_CACHE_HOME", "")
     home = os.environ.get("KERNELWRIGHT_CACHE") or os.path.join(shared if os.path.isabs(shared) else "~/.cache",
                                                                 "kernelwright")
     library = Path(home).expanduser() / "libraries" / f"{name}.so"
+    if EMBEDDED:
+        if label is not None and library.exists() and library.read_bytes() != unpacked:
+            library.unlink()  # cut off, as by a full disk
     if not library.exists():
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
@@ -128,13 +164,26 @@ def _kernelwright_build():
             else:
                 _kernelwright_compile(folder, name)
             os.replace(next(Path(folder).glob("*.so")), library)
-    loaded = ctypes.CDLL(str(library))
+    if EMBEDDED:
+        try:
+            loaded = ctypes.CDLL(str(library))
+        except OSError as error:
+            if label is None:
+                raise
+            label["unfit"] = str(error)
+            return _kernelwright_build()
+    else:
+        loaded = ctypes.CDLL(str(library))
     for launcher in _KERNELWRIGHT_LAUNCHERS:
         getattr(loaded, launcher).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         getattr(loaded, launcher).restype = ctypes.c_char_p
     return loaded
+'''
 
-
+#: What runs when the file is imported.
+START = '''\
+if EMBEDDED:
+    _KERNELWRIGHT_LIBRARIES = []
 _kernelwright_library = None
 _kernelwright_trouble = ""  # why there is no library
 _kernelwright_details = ""  # the compiler's messages

@@ -18,8 +18,8 @@ def default_path(model_or_path: Any) -> Path | None:
     return path.with_name(f"{path.stem}_new.py")
 
 
-def write_file(path: Path, text: str, *, force: bool) -> None:
-    """Put ``text`` at ``path`` in one step.
+def write_file(path: Path, text: str | bytes, *, force: bool) -> None:
+    """Put ``text`` (as UTF-8), or bytes, at ``path`` in one step.
 
     Raises OutputExists (KW402) where another file came to stand there and ``force`` is not set, and
     OutputFolderUnusable (KW401) where the folder can't be written to.
@@ -30,8 +30,8 @@ def write_file(path: Path, text: str, *, force: bool) -> None:
         raise OutputFolderUnusable(folder=path.parent, problem=f"may not be written to ({error.strerror})",
                                    file=path.name) from error
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text.encode("utf-8") if isinstance(text, str) else text)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from kernelwright.fuzz.rounding import OtherRounding
+from kernelwright.verify.flatten import map_tensors
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
 from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
 from kernelwright.verify.ties import CALLS, _Ties
@@ -38,22 +39,24 @@ _DRAWS = 16
 
 
 class Setting(NamedTuple):
-    """How a model is called: its mode, whether gradients are recorded, whether inputs ask for them, and whether
-    arguments are given by name."""
+    """How a model is called: its mode, whether gradients are recorded, whether inputs ask for them, whether arguments
+    are given by name, and whether inputs lie with their axes turned round in memory."""
 
     training: bool
     recording: bool
     leaves: bool
     named: bool = False
+    turned: bool = False
 
     def __str__(self) -> str:
         return ("training" if self.training else "inference") + (
             " under no_grad" if not self.recording else " with gradients of inputs" if self.leaves else
-            " with gradients of parameters") + ", arguments by name" * self.named
+            " with gradients of parameters") + ", arguments by name" * self.named + ", inputs turned" * self.turned
 
 
 SETTINGS = (Setting(False, False, False), Setting(False, True, True), Setting(False, True, False),
-            Setting(True, False, False), Setting(True, True, True), Setting(False, False, False, named=True))
+            Setting(True, False, False), Setting(True, True, True), Setting(False, False, False, named=True),
+            Setting(False, False, False, turned=True))
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,13 +113,22 @@ def differences(make_model: Callable[[], nn.Module], make_candidate: Callable[[]
         if setting.training:
             redraw(model, seed)
             State.of(model).apply(candidate)
-        before = State.of(model)
         names = tuple(inspect.signature(model.forward).parameters)
+        if setting.turned:  # a first call of its kind is eager's
+            observe(model, make_inputs(), setting, seed)
+            observe(candidate, make_inputs(), setting, seed, names=names)
+        before = State.of(model)
         wanted = observe(model, make_inputs(), setting, seed)
         actual = observe(candidate, make_inputs(), setting, seed, names=names)
         truth = _Truth(make_model, make_inputs, setting, seed, before, rules.extreme)
         found += _compared(wanted, actual, truth, str(setting), rules)
     return found
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its axes in the opposite order in memory."""
+    axes = tuple(reversed(range(tensor.ndim)))
+    return tensor.permute(axes).contiguous().permute(axes)
 
 
 def observe(module: nn.Module, inputs: Sequence[Any], setting: Setting, seed: int, *, double: bool = False,
@@ -127,7 +139,7 @@ def observe(module: nn.Module, inputs: Sequence[Any], setting: Setting, seed: in
     where they are not the module's own.
     """
     seen = Observed()
-    inputs = list(inputs)
+    inputs = list(map_tensors(inputs, _turned) if setting.turned else inputs)
     leaves: dict[str, torch.Tensor] = {}
     if setting.recording:
         if setting.leaves:

@@ -214,7 +214,7 @@ def test_usage_errors(capfd, arguments):
 
 @pytest.mark.parametrize("option", [["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"],
                                     ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"],
-                                    ["--report", "page.txt"]])
+                                    ["--report", "page.txt"], ["--embed-for", "znver4"], ["--embed-for", "sm_90a"]])
 def test_option_values(capfd, tmp_path, option):
     path = problem(tmp_path, PASSES, INPUTS)
     assert cli.run(["optimize", str(path), *option, "--quiet", "--json"]) == 2
@@ -333,7 +333,7 @@ def test_a_command_waits_for_no_process_that_it_has_started(command, tmp_path):
     assert done.returncode == 0 and "linear" in done.stdout, done.stderr
 
 
-COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "fuzz")
+COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "package", "fuzz")
 
 
 def test_help_is_short_to_ask_for(capsys: pytest.CaptureFixture[str]) -> None:

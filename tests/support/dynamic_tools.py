@@ -61,7 +61,7 @@ def several(model: nn.Module, inputs: Sequence[Any], *dynamic: str, target: str 
     modes, static, _ = written(problem, modes, example, target, device)
     sizes = sizes_of(settings.dynamic, model, example)
     made = made_of_sizes(problem, modes, sizes, target, device, settings, stages)
-    text, _ = emitted_text(problem, modes, example, target, device, made.sized)
+    text, _ = emitted_text(problem, modes, example, target, device, sized=made.sized)
     return Several(problem, modes, sizes, made, text, static, settings, device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,8 +11,9 @@ import pytest
 
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.assembly import folded, used
+from kernelwright.emit.embedded import PLACE
 from kernelwright.emit.lines import comment, source_lines
-from kernelwright.emit.runtime import build_text
+from kernelwright.emit.runtime import RUNTIME, RUNTIME_EMBEDDED, build_text, conditions_of
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Origin, make
 from kernelwright.plan.steps import replaced_nodes
@@ -79,9 +81,21 @@ def test_what_is_used_stays_with_all_that_it_uses():
 def test_every_target_has_its_own_way_to_build(target):
     text = build_text(TARGETS[target])
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    assert not names & {"CUDA", "COMMAND", "UNITS"}
+    assert not names & {"CUDA", "COMMAND", "UNITS", "EMBEDDED"}
     assert ("load_inline" in text) == (TARGETS[target].built_by != "command")
     assert ("get_device_capability" in text) == (TARGETS[target].built_by == "cuda extension")
+
+
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+def test_compiled_kernels_stand_behind_everything_else_and_in_no_other_file(target, units):
+    holds = {**conditions_of(TARGETS[target]), "UNITS": units}
+    text = used(folded(RUNTIME_EMBEDDED, {**holds, "EMBEDDED": True}), ["_kernelwright_library"])
+    before, after = text.split(PLACE)
+    ast.parse(text)
+    assert "def _kernelwright_fitting" in before and "def " not in after and "_kernelwright_build()" in after
+    other = used(folded(RUNTIME, {**holds, "EMBEDDED": False}), ["_kernelwright_library"])
+    assert not re.search("LIBRARIES|unpacked|fitting|base64|zlib|EMBEDDED", other)
 
 
 @pytest.mark.parametrize("line", ["x = y \\", 'x = """a"""', "x = '*/ int evil; /*'", "x = 1\r\n#error", "x" * 500,

@@ -333,7 +333,7 @@ def test_sizes_that_fit_no_argument_are_coded_errors(asked, found) -> None:
 
     with pytest.raises(DynamicSizesInvalid, match=re.escape(found)) as caught:
         kernelwright.optimize(Scaled(), inputs=(torch.randn(8, 16), torch.randn(8), 1.5), dynamic=asked)
-    assert caught.value.code == "KW405"
+    assert caught.value.code == "KW406"
 
 
 @pytest.mark.parametrize("dynamic", ["x=1..4", ["x:0=4..1"], ["x:0=0..4"], {"x": {0: (1,)}}, {"x": (1, 4)}, 7,
