@@ -72,6 +72,7 @@ def optimize(
     threads: options.Threads = None,
     tiny: options.Tiny = False,
     model: options.Model = None,
+    dynamic: options.Dynamic = None,
     embed: options.Embed = False,
     embed_for: options.EmbedFor = None,
     verbose: options.Verbose = False,
@@ -90,7 +91,8 @@ def optimize(
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model,
-                            embed=embed if embed_for is None else embed_for)
+                            embed=embed if embed_for is None else embed_for,
+                            dynamic=tuple(dynamic or ()))
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 

@@ -41,6 +41,9 @@ Baselines = Annotated[str, typer.Option(
 Launch = Annotated[str, typer.Option(
     metavar="auto|graph|direct", help="How a file starts its kernels: as one CUDA graph, one after another, or as "
     "measured.")]
+Dynamic = Annotated[list[str] | None, typer.Option(
+    "--dynamic", metavar="X:AXIS=LOW..HIGH", help="A size that may differ from call to call, such as x:0=1..64 "
+    "or, with a name that makes it one with others, x:0=batch:1..64; may be given several times.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Embed = Annotated[bool, typer.Option(

@@ -460,6 +460,21 @@ class NotForWheel(KernelwrightError):
     remedy = "Give files that `kernelwright optimize` has written, under names that differ and that Python can import."
 
 
+class DynamicSizesInvalid(KernelwrightError):
+    """A size that ``--dynamic``, or ``dynamic=``, names is none of the example's: the argument, the axis or the range
+    does not fit.
+
+    ``--dynamic x:0=1..64`` names axis 0 of the tensor that forward's parameter ``x`` gets, which may have 1 to 64
+    elements; the example's number is one of these.
+    """
+
+    code = "KW406"
+    sentence = "The size {asked} cannot be served: {found}."
+    reason = ("A size is an axis of a tensor among forward's arguments, by the parameter's name; the example's number "
+              "of elements lies within its range.")
+    remedy = "Name an argument, an axis and a range that fit the example call, or give another example."
+
+
 # ---- KW5xx: VERIFY -------------------------------------------------------------------------------
 
 

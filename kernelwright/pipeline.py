@@ -14,6 +14,8 @@ from torch import nn
 from kernelwright.build.embedding import names_wanted
 from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
+from kernelwright.dynamic.serve import serving_sizes
+from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.embedded import with_libraries
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
@@ -36,6 +38,8 @@ from kernelwright.settings import Options, Settings, changed, check_output, chec
 from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
+
+_NOT_EMBEDDED = "A file for several sizes holds no compiled kernels: they are compiled where it is imported."
 
 
 def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -72,6 +76,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
+            sizes = sizes_of(settings.dynamic, problem.make_model(settings.seed), example) if settings.dynamic else ()
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
         modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
@@ -93,7 +98,14 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep, truths)
-        if embedded:
+        served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
+            if sizes and any(m.runs for m in modes) else []
+        if not isinstance(served, list):
+            text, module, certificates, found = served
+            notes += [*found, *([_NOT_EMBEDDED] if embedded else [])]
+        else:
+            notes += served
+        if embedded and isinstance(served, list):
             text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
                                          embedded, truths)
             notes += found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
 from kernelwright.emit.embedded import Library
 from kernelwright.emit.facts import own_classes
-from kernelwright.emit.file import Variant, emit_file
+from kernelwright.emit.file import Sized, Variant, emit_file
 from kernelwright.emit.header import make_header
 from kernelwright.emit.model_source import extract_model_source
 from kernelwright.errors import (
@@ -291,6 +292,13 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
     return [(name, (False,), found[False]), (f"{name}_{RECORDED}", (True,), found[True])]
 
 
+def captured_mode(problem: Problem, mode: ModeProgram, example: list[Any], settings: Settings, stages: Stages
+                  ) -> Captured:
+    """A mode's graph with other inputs than it was captured with, or why there is none."""
+    found = _captured(problem, mode.name, mode.model, example, settings, stages, {}, Questions())
+    return next(graph for _, recordings, graph in found if mode.recordings[0] in recordings)
+
+
 def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
     """Whether what was captured without gradients and with them is the same but for how far gradients reach."""
     if isinstance(plain, Graph) and isinstance(recorded, Graph):
@@ -302,9 +310,9 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
-                 libraries: Sequence[Library] = ()) -> tuple[str, tuple]:
+                 libraries: Sequence[Library] = (), sized: Sized | None = None) -> tuple[str, tuple]:
     """The emitted file's text, and its parts (variants, sources, support) for those who check them. libraries: of its
-    very kernels, that it holds."""
+    very kernels, that it holds. sized: what serves calls of several sizes, where the file does."""
     useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
@@ -313,13 +321,15 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]
     header = make_header(problem.name, described, VERSION, device.title)
+    if sized is not None:
+        header = f"{header}\n\n{textwrap.fill(sized.header, 110)}"
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=name_in_file(problem), libraries=libraries)
+                     name=name_in_file(problem), libraries=libraries, sized=sized)
     return text, (variants, sources, support)
 
 

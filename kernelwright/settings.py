@@ -8,6 +8,7 @@ import math
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypedDict, get_args
@@ -41,6 +42,52 @@ def _option(default: Any, effect: str, choices: Any = None) -> Any:
     return field(default=default, metadata={"effect": effect, "choices": get_args(choices)})
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis whose size may differ from call to call: of forward's ``argument``, from ``low`` to ``high``. Axes of one
+    ``name`` have one size."""
+
+    argument: str
+    number: int
+    name: str
+    low: int
+    high: int
+
+    def text(self) -> str:
+        """It as the command line has it."""
+        return f"{self.argument}:{self.number}={self.name}{':' * bool(self.name)}{self.low}..{self.high}"
+
+
+_AXIS = re.compile(r"\s*(\w+):(\d+)=(?:([A-Za-z_]\w*):)?(\d+)\.\.(\d+)\s*")
+#: Sizes that differ from call to call: by argument and axis (low, high) or (name, low, high); or texts.
+Dynamic = Mapping[str, Mapping[int, tuple[Any, ...]]] | Sequence[str]
+
+
+def axis_of(text: str) -> Axis:
+    """An axis of its text, ``x:0=1..64`` or ``x:0=batch:1..64``. Raises ValueError."""
+    found = _AXIS.fullmatch(text)
+    if found is None or not 1 <= int(found[4]) <= int(found[5]):
+        raise ValueError(text)
+    return Axis(found[1], int(found[2]), found[3] or "", int(found[4]), int(found[5]))
+
+
+def _axes(dynamic: Any) -> tuple[str, ...]:
+    """The texts of axes, however they were given. Raises ValueError."""
+    if isinstance(dynamic, str):
+        dynamic = [dynamic]
+    if isinstance(dynamic, Mapping):
+        texts = []
+        for argument, axes in dynamic.items():
+            for number, given in axes.items():
+                *name, low, high = given
+                texts.append(f"{argument}:{number}={''.join(f'{n}:' for n in name)}{low}..{high}")
+        dynamic = texts
+    axes = [axis_of(text) for text in dynamic or ()]
+    if len({(a.argument, a.number) for a in axes}) < len(axes):
+        raise ValueError
+    return tuple(a.text() for a in axes)
+
+
 class Options(TypedDict, total=False):
     """The fields of :class:`Settings`, as functions take them by keyword, so that type checkers know their names and
     values."""
@@ -61,6 +108,7 @@ class Options(TypedDict, total=False):
     threads: int | None
     tiny: bool
     model: str | None
+    dynamic: Dynamic
     embed: bool | str
 
 
@@ -118,12 +166,22 @@ class Settings:
     model: str | None = _option(None, "The class of the file to work on; by default Model, else the only module class "
                                 "that no other one of the file uses.")
     """Name of the model's class in its file, or None to find it."""
+    dynamic: tuple[str, ...] = _option((), "Sizes that may differ from call to call: x:0=1..64 is axis 0 of the "
+                                       "argument x, x:0=batch:1..64 the same with a name, by which others are the same "
+                                       "size.")
+    """Sizes that may differ from call to call, as texts; a mapping of arguments to axes to (low, high) or (name, low,
+    high) is taken, too."""
     embed: bool | str = _option(False, "Compiled kernels in the file, so that it needs no compiler: True for machines "
                                 "like this one (its level of x86-64 and x86-64-v3, or its GPU), or names of what they "
                                 "are for, with commas between: x86-64-v2, x86-64-v3, x86-64-v4; sm_80, sm_90a, ptx.")
     """Whether the file holds its kernels compiled, or for what."""
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "dynamic", _axes(self.dynamic))
+        except (ValueError, TypeError, AttributeError):
+            raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each "
+                           "axis once, with 1 <= low <= high", "the example's sizes alone") from None
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in choices:
@@ -150,6 +208,7 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """The settings as a JSON-ready dictionary."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
+        values["dynamic"] = list(self.dynamic)
         return values | {name: str(values[name]) if values[name] else None for name in ("output", "report")}
 
 

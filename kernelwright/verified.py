@@ -225,7 +225,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
         key = _key(problem, mode, text, settings)
         earlier = recall(_CHECKED, key) if key and settings.effort != "thorough" else None
         try:
-            certificate = _certified(problem, mode, emitted, settings, stages, truths, seconds,
+            certificate = certificate_of(problem, mode, emitted, settings, stages, truths, seconds,
                                      brief=brief or known or earlier is not None, begun=begun.get(mode.name))
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error) or not mode.plan.kernels:
@@ -390,7 +390,7 @@ def misfit(model: nn.Module, example: list[Any]) -> str:
     return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
 
 
-def _certified(problem: Problem, mode: ModeProgram, emitted: Any, settings: Settings, stages: Stages,
+def certificate_of(problem: Problem, mode: ModeProgram, emitted: Any, settings: Settings, stages: Stages,
                truths: Truths, seconds: float, *, brief: bool, begun: Certificate | None) -> Certificate:
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
     of fewer trials, which are not run again."""

@@ -1690,13 +1690,17 @@ class _KernelwrightBinding:
 _kernelwright_types = operator.attrgetter("dtype", "shape", "layout", "device")
 
 
-def _kernelwright_check(values, checks):
-    """Compare tensors one by one with (name, shape, dtype, maybe order). Raises _KernelwrightMisfit."""
-    for value, (name, shape, dtype, *_) in zip(values, checks):
+def _kernelwright_check(values, checks, count=0):
+    """Compare tensors one by one with (name, shape, dtype, maybe order). count: how many are the call's own. Raises
+    _KernelwrightMisfit."""
+    for place, (value, (name, shape, dtype, *_)) in enumerate(zip(values, checks)):
         if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
             raise _KernelwrightMisfit(name, f"is a {type(value).__name__}")
         if value.dtype is not dtype or value.shape != shape:
-            raise _KernelwrightMisfit(name, f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}")
+            problem = f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}"
+            if place < count and value.dtype is dtype and value.ndim == len(shape):
+                problem += "; kernelwright's option --dynamic writes a file for several sizes"
+            raise _KernelwrightMisfit(name, problem)
         if value.layout is not torch.strided:
             raise _KernelwrightMisfit(name, "is sparse")
         if value.device != values[0].device:
@@ -1745,7 +1749,7 @@ def _kernelwright_fit(model, facts, inputs):
     if not same:
         kinds = list(map(type, values))
         if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:
-            _kernelwright_check(values, binding.checks)
+            _kernelwright_check(values, binding.checks, count)
             binding.kinds, binding.types = kinds, list(map(_kernelwright_types, values))
     given = tuple(values)
     addresses = list(map(torch.Tensor.data_ptr, values))

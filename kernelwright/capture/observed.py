@@ -101,15 +101,15 @@ def _observed(model: torch.nn.Module, inputs: Sequence[Any], named: dict[str, An
     otherwise than traced. What the forward reads from elsewhere has values, which a run on fake tensors leaves alone.
     """
     if not kept and traced is not None:
-        with suppress(Exception), _on_meta(model):  # a device that nobody knows, or values that the forward asks for
-            found = _run(model, inputs, named, kept, recording, forced, _meta, nullcontext(), answers, carried)
+        with suppress(Exception), on_meta(model):  # a device that nobody knows, or values that the forward asks for
+            found = _run(model, inputs, named, kept, recording, forced, without_data, nullcontext(), answers, carried)
             if [r.strides for r in found if r.strides is not None] == list(traced):
                 return found
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     return _run(model, inputs, named, kept, recording, forced, mode.from_tensor, mode, answers, carried)
 
 
-def _meta(tensor: torch.Tensor) -> torch.Tensor:
+def without_data(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(type(tensor))
     strided = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -117,7 +117,7 @@ def _meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _on_meta(model: torch.nn.Module) -> Iterator[None]:
+def on_meta(model: torch.nn.Module) -> Iterator[None]:
     """While active, the parameters and buffers of ``model`` are tensors of the meta device: one for each."""
     tables: list[dict[str, Any]] = [table for module in model.modules()
                                     for table in (module._parameters, module._buffers)]
@@ -125,7 +125,7 @@ def _on_meta(model: torch.nn.Module) -> Iterator[None]:
     others: dict[int, torch.Tensor] = {}
     for _, _, tensor in homes:
         if id(tensor) not in others:
-            meta = _meta(tensor)
+            meta = without_data(tensor)
             others[id(tensor)] = torch.nn.Parameter(meta, tensor.requires_grad) \
                 if isinstance(tensor, torch.nn.Parameter) else meta
     try:

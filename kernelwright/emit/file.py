@@ -7,7 +7,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -40,6 +40,7 @@ from kernelwright.emit.runtime import (
     PIECE_KERNELS,
     RUNTIME,
     RUNTIME_EMBEDDED,
+    SIZED_RUNTIME,
     STRUCTURES,
     conditions_of,
 )
@@ -52,6 +53,8 @@ from kernelwright.records import words_of
 
 _RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line and line != "import torch")
 _WIDTH = 118
+#: Facts that name functions of a program.
+OF_PROGRAM = ("run", "given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,20 @@ class Kernels:
     pieces: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """What a file that serves calls of several sizes has in place of the text for the example's.
+
+    kernels: of all sizes. tables: text of the functions that give the facts of each mode for some sizes, and of what is
+    known of the sizes. functions: these functions' names by mode. header: a sentence for the file's header.
+    """
+
+    kernels: Kernels
+    tables: str
+    functions: Mapping[str, str]
+    header: str
+
+
 def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
                  target: Target) -> Kernels:
     """The kernels of all modes, each once, their launchers and programs."""
@@ -108,18 +125,23 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
         assert target.sharing is not None
         definitions[name] = target.sharing(definitions[name], (f"in{number}", "out0"))
     # Where the file is put together, as kernels of the same text are shared, whatever lines they came from.
-    marked = ["\n".join([KERNEL_MARK.format(name), *source_lines(covered[name]), text.strip()])
-              for name, text in definitions.items()]
-    characters = sum(map(len, marked))
-    marked.append(f"{KERNEL_MARK.format('launchers')}\n" + "\n\n".join(x.text for x in launchers))
+    lined = {name: "\n".join([*source_lines(covered[name]), text.strip()]) for name, text in definitions.items()}
     texts = []
     for mode, program in programs.items():
         modes = " and ".join(words_of(m) for m, by in served.items() if by == mode)
         texts.append(broken_python(program.text.replace(f'"""The program of {mode} mode',
                                                         f'"""The program of {modes} mode')))
+    joined = joined_kernels(lined, [x.text for x in launchers], support)
+    return replace(joined, launchers={x.name: list(x.kernels) for x in launchers}, programs=texts, served=served)
+
+
+def joined_kernels(definitions: Mapping[str, str], launchers: Sequence[str], support: str) -> Kernels:
+    """The whole text of kernels, by name, and of their launchers."""
+    marked = [f"{KERNEL_MARK.format(name)}\n{text}" for name, text in definitions.items()]
+    characters = sum(map(len, marked))
+    marked.append(f"{KERNEL_MARK.format('launchers')}\n" + "\n\n".join(launchers))
     text = broken_c("\n\n".join([used_support(support, "\n".join(marked)), *marked]) + "\n")
-    return Kernels(text, {x.name: list(x.kernels) for x in launchers}, texts, served,
-                   len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
+    return Kernels(text, {}, [], {}, len(definitions) >= 2 * PIECE_KERNELS and characters >= 2 * PIECE_CHARACTERS)
 
 
 def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, KernelSource], support: str, *,
@@ -130,9 +152,9 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
               sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str,
-              libraries: Sequence[Library] = ()) -> str:
+              libraries: Sequence[Library] = (), sized: Sized | None = None) -> str:
     """The emitted file's text. ``modes_left`` are modes whose forward stays the original; ``libraries`` those of its
-    very kernels that it holds."""
+    very kernels that it holds. sized: what serves calls of several sizes, where the file does."""
     indent = source.body_indent
     docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
     future, imports = _future(source.imports)
@@ -142,7 +164,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         own = "" if "import torch" in imports.splitlines() else "import torch\n"
         parts = [docstring + future, own + imports, source.support, body, source.trailing]
         return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
-    kernels = put_together(variants, sources, support, target=target)
+    kernels = sized.kernels if sized is not None else put_together(variants, sources, support, target=target)
     if ")kernels\"" in kernels.text or '"""' in kernels.text:
         raise AssertionError("the kernels' text ends its own literal")
     constants = f'_KERNELWRIGHT_DEVICE = "{target.device}"'
@@ -155,10 +177,15 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
     of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan))
                 for v in variants]
+    if sized is not None:
+        of_modes = [[*((key, text if key != "compiled" else "None") for key, text in facts
+                       if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode])]
+                    for v, facts in zip(variants, of_modes, strict=True)]
     holds = conditions([of_model, *of_modes])
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
+        "SIZED": sized is not None,
         "EMBEDDED": bool(libraries),
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
@@ -169,6 +196,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     }
     tables = _tables([v.mode for v in variants], of_model, of_modes, [(v.model.training, v.recordings)
                                                                       for v in variants])
+    tables = f"{sized.tables}\n\n\n{tables}" if sized is not None else tables
     forward = _forward(indent, modes_left, "kernels" if kernels.launchers else "graph",
                        why=not hasattr(variants[0].model, "why"))
     forward += "\n\n" + textwrap.indent(METHOD.rstrip(), indent)
@@ -183,7 +211,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if kernels.launchers:
         names |= {"_kernelwright_library"}
     classes = used(STRUCTURES, names)
-    runtime = used(folded(RUNTIME_EMBEDDED if libraries else RUNTIME, holds), names | names_in(ast.parse(classes)))
+    whole = SIZED_RUNTIME if sized is not None else RUNTIME_EMBEDDED if libraries else RUNTIME
+    runtime = used(folded(whole, holds), names | names_in(ast.parse(classes)))
     there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
     runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
     if libraries:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
@@ -52,8 +53,10 @@ def _round(size: int) -> int:
 
 
 def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelStep, KernelSource],
-                  outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, target: Target) -> Launcher:
-    """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run."""
+                  outside: Callable[[Node], bool], identifier: Callable[[Node], str], *, target: Target,
+                  bytes_of: Callable[[Node], int] = attrgetter("bytes")) -> Launcher:
+    """The launcher of a run of kernel steps. ``outside`` tells whether a result is read beyond the run. bytes_of: how
+    much of the workspace a value has."""
     produced: dict[Node, KernelStep] = {n: s for s in steps for n in s.outputs}
     types = target.types
     arguments: dict[Node | str, None] = {}
@@ -75,7 +78,7 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
                 allocated.append(node)
             else:
                 inner[node] = size
-                size += _round(node.bytes)
+                size += _round(bytes_of(node))
     scratch = size
     size += max((_round(sources[s].workspace_bytes) for s in steps), default=0)
     names: dict[Node | str, str] = {}

@@ -7,8 +7,9 @@ import heapq
 import keyword
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
@@ -94,8 +95,11 @@ def counts_up(update: BufferUpdate) -> object | None:
     return None
 
 
-def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, target: Target) -> Program:
+def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, target: Target,
+                 bytes_of: Callable[[Node], int] = attrgetter("bytes")) -> Program:
     """The run function ``_kernelwright_<mode>(_device, _stream, *tensors)`` of a plan.
+
+    bytes_of: how much of a workspace a value has.
 
     The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`; where submodules
     stay with PyTorch, ``_parts`` follows: a list of them and how they are called.
@@ -148,7 +152,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             readers_inside = _readers(run)
             others = {n for n in inside if n in read_after or readers[n] > readers_inside[n]}
             launcher = make_launcher(f"kernelwright_{mode}_{len(launchers)}", run, sources,
-                                     others.__contains__, lambda n: names[n], target=target)
+                                     others.__contains__, lambda n: names[n], target=target, bytes_of=bytes_of)
             launchers.append(launcher)
             taken: dict[Node, Node] = {}
             for number, made in enumerate(run, begin):

@@ -2,7 +2,7 @@
 their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
-TOGETHER: the blocks of some kernel all run at once.
+TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes.
 """
 
 ONCE = '''\
@@ -132,7 +132,10 @@ _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # w
 def _kernelwright_launch(launcher, stream, *tensors):
     """Call a launcher with the addresses of its tensors; failures raise and name the kernel. In a profile it stands
     with the names of its kernels."""
-    addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
+    if SIZED:
+        addresses = struct.pack(f"{len(tensors)}P", *[t if type(t) is int else t.data_ptr() for t in tensors])
+    else:
+        addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     if _kernelwright_profiled():
         with torch.profiler.record_function(f"kernelwright: {', '.join(_KERNELWRIGHT_LAUNCHERS[launcher])}"):
             failure = getattr(_kernelwright_library, launcher)(addresses, stream)
@@ -373,6 +376,8 @@ def _kernelwright_call(model, inputs, named, plans):
         if NESTED:
             if nested is not None:
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
+        if SIZED:
+            facts = _kernelwright_sized(facts, given)
         if not TURNABLE:
             binding, values, tensors = _kernelwright_fit(model, facts, given)
         if TURNABLE:

@@ -600,7 +600,7 @@ def test_a_layout_that_the_check_refuses_is_dropped(monkeypatch):
     monkeypatch.setattr(selection, "with_strides_of_eager", lambda problem, mode, *_: [mode])
     monkeypatch.setattr(verified, "written", lambda problem, modes, *_: (modes, "text", ()))
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "text", None))
-    monkeypatch.setattr(verified, "_certified", certified)
+    monkeypatch.setattr(verified, "certificate_of", certified)
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     for module in (selection, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Identity())

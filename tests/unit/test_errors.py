@@ -101,7 +101,7 @@ def test_settings_defaults_and_output() -> None:
                                     "effort": "normal", "force": False,
                                     "quiet": False, "json": False, "output": None, "seed": 0, "threads": None,
                                     "baselines": "compile", "tiny": False, "model": None, "budget": None,
-                                    "launch": "auto", "report": None, "embed": False}
+                                    "launch": "auto", "report": None, "embed": False, "dynamic": []}
     assert Settings(report="page.html").report == Path("page.html")
 
 

@@ -55,7 +55,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def noted(*arguments):
         found.append(False)
         results = run(*arguments)
-        found[-1] = arguments[6] is observed._meta
+        found[-1] = arguments[6] is observed.without_data
         return results
 
     monkeypatch.setattr(observed, "_run", noted)

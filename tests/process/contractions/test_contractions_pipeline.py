@@ -194,7 +194,7 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
     monkeypatch.setattr(verified, "built", lambda problem, modes, *_: (modes, "", None))
     monkeypatch.setattr(verified, "misfit", lambda *_: "")
     monkeypatch.setattr(verified, "given_by_model", lambda *_, recording: None)
-    monkeypatch.setattr(verified, "_certified", certified)
+    monkeypatch.setattr(verified, "certificate_of", certified)
     monkeypatch.setattr(selection, "_timed", lambda *_, **__: ({}, {}))
     for module in (selection, verified):
         monkeypatch.setattr(module, "new_model", lambda *_: nn.Sequential(nn.Linear(6, 5), nn.Tanh()))
@@ -207,6 +207,6 @@ def test_a_program_that_fails_its_checks_gives_its_contractions_back(monkeypatch
         assert node not in result.plan.kept
         return
     assert len(judged) == len(exact) + 1 and result.plan.kept[node] == f"{verified.REFUSED}: an error of 1"
-    monkeypatch.setattr(verified, "_certified", lambda *_, **__: failed)
+    monkeypatch.setattr(verified, "certificate_of", lambda *_, **__: failed)
     with pytest.raises(VerificationFailed):
         selection.select(problem, [mode], *rest)

@@ -712,7 +712,7 @@ def test_a_kernel_without_room_for_its_blocks_is_no_failure(failure, together, r
     """Any other error of a call makes the original run."""
     names = {"_KERNELWRIGHT_LAUNCHERS": {"launcher": ["k0"]},
              "_kernelwright_library": SimpleNamespace(launcher=lambda addresses, stream: failure)}
-    exec(IMPORTS + folded(CALL, {"TOGETHER": together}), names)
+    exec(IMPORTS + folded(CALL, {"TOGETHER": together, "TURNABLE": False, "SIZED": False}), names)
     with pytest.raises(RuntimeError) as found:
         names["_kernelwright_launch"]("launcher", None, torch.rand(1))
     assert type(found.value).__name__ == raised

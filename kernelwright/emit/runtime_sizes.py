@@ -1,0 +1,48 @@
+"""Text of emitted files that serve calls of several sizes: the facts of each, and what is kept for it.
+
+Conditions (:mod:`kernelwright.emit.assembly`) are CUDA.
+"""
+
+SIZES = '''\
+_kernelwright_by_sizes = {}
+
+
+def _kernelwright_sized(facts, given):
+    """The facts of a mode for a call of these arguments; by their sizes, those of each once. Raises
+    _KernelwrightMisfit."""
+    try:
+        sizes = tuple([given[place].shape[axis] for _, place, axis, _, _ in _KERNELWRIGHT_SIZES])
+    except (AttributeError, IndexError):
+        raise _KernelwrightMisfit("this call", "has an argument that is no tensor of so many axes") from None
+    found = _kernelwright_by_sizes.get((id(facts), sizes))
+    if found is None:
+        for (name, _, axis, low, high), size in zip(_KERNELWRIGHT_SIZES, sizes):
+            if not low <= size <= high:
+                raise _KernelwrightMisfit(f"axis {axis} of {name}", f"has {size} elements, not {low} to {high}")
+        own = facts["sized"](*sizes)
+        if own is None:
+            raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
+        found = _kernelwright_by_sizes[id(facts), sizes] = {**facts, **own}
+    return found
+'''
+
+KEPT_BY_SIZES = '''\
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device, *sizes):
+    """What ``make`` makes on a device of no input but sizes, as nobody writes to it: that of the last calls' sizes."""
+    kept = _kernelwright_kept.get((make, device, sizes))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device, *sizes)
+        if CUDA:
+            if device.type == "cuda":
+                if torch.cuda.is_current_stream_capturing():
+                    return kept  # in memory of the graph, filled as it is replayed
+                torch.cuda.current_stream().synchronize()  # another stream may read it next
+        for key in [key for key in list(_kernelwright_kept) if key[0] is make][:-7]:
+            _kernelwright_kept.pop(key, None)
+        _kernelwright_kept[make, device, sizes] = kept
+    return kept
+'''
