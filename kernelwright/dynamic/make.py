@@ -405,7 +405,7 @@ def _sizes_of_leaves(sizes: Sequence[Size], graph: Graph, first: int, *, stored:
             leaf = graph.inputs[place]
             order = leaf.get("order") if stored and leaf is not None else None
             axis = axis if order is None else order.index(axis)
-            result.append(f"{arguments[first + numbers.index(place)]}.shape[{axis}]")
+            result.append(f"{arguments[first + numbers.index(place)]}.size({axis})")
         return result
 
     return found
