@@ -1,7 +1,8 @@
-"""How many processors this process may use, and the end of the processes that it has started."""
+"""How many processors this process may use, and its end and that of the processes that it has started."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def processors() -> int:
@@ -24,6 +26,12 @@ def share_of_processors() -> int:
     """As many of `processors` as this process should keep busy: all, unless it was given a share of them."""
     given = os.environ.get(SHARE, "")
     return max(1, min(processors(), int(given))) if given.isdecimal() else processors()
+
+
+def die_with_parent() -> None:
+    """Have the system end this process when the one that started it ends, also where that is killed. On Linux alone."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def end_children(threads: Iterable[int | None] | None = None) -> None:

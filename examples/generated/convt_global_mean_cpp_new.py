@@ -683,7 +683,7 @@ def _kernelwright_fit(model, facts, inputs):
             if not is_read_alone:
                 problem = "is not contiguous and aligned to 16 bytes"
                 raise _KernelwrightMisfit(name, problem)
-            if not value.is_contiguous():  # in another order, or in the same one with gaps or repeated
+            if place < count and not value.is_contiguous():  # in another order, or with gaps, or repeated
                 steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
                 turned = (*turned, (name, steps == sorted(steps, reverse=True) or value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.

@@ -14,10 +14,12 @@ import sys
 import torch
 
 from kernelwright.fuzz.oracles import Outcome, check
+from kernelwright.processors import die_with_parent
 
 
 def main() -> None:
     """Answer requests from stdin until it ends. What models and compilers print goes nowhere."""
+    die_with_parent()  # a model that hangs would go on for ever
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)

@@ -6,7 +6,6 @@ Started by the scheduler as ``python -m kernelwright.suite.worker LINE PAUSED WO
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -25,6 +24,7 @@ from typing import Any, NoReturn
 
 from kernelwright import device_lock
 from kernelwright.errors import InternalError, KernelwrightError, NotChecked, NotEnoughMemory, VerificationFailed
+from kernelwright.processors import die_with_parent
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 from kernelwright.suite.results import IN_FULL
@@ -34,7 +34,6 @@ PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "to
              "torch._inductor.compile_fx", "torch._inductor.runtime.triton_heuristics",
              "torch._inductor.codegen.cuda_combined_scheduling", "torch._inductor.codegen.cpp_wrapper_gpu",
              "torch.utils.cpp_extension")
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -162,8 +161,7 @@ def main(line: int, paused: int, work: str) -> NoReturn:
     """Be the process of one problem. Never returns."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # before a process is ended for its time, it shows where it was
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")  # if memory runs out, rather this than the scheduler
     for descriptor in (line, paused):
