@@ -85,7 +85,7 @@ def planned_at(problem: Problem, mode: ModeProgram, sizes: Sequence[Size], point
     inputs = other.make_inputs(settings.seed)
     graph = captured_mode(other, mode, inputs, settings, stages)
     if not isinstance(graph, Graph):
-        raise Differs(f"at sizes {in_words(sizes, point)} the model is no graph")
+        raise Differs(f"at sizes {in_words(sizes, point)} the model is not captured: {graph}")
     if settings.precision == "strict" and device.rounds_products:
         graph = exact_convolutions(graph)
     with stages.stage("plan"):

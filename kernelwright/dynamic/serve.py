@@ -38,6 +38,13 @@ MOST_ENDS, DRAWN = 14, 2
 #: And by emulation, which is slow: the least of these.
 _EMULATED = 3
 
+def _advice(sizes: Sequence[Size]) -> list[str]:
+    """What may help where no other size is served."""
+    ones = [size.name.removeprefix("size_") for size in sizes if size.example == 1 < size.high]
+    return [f"In the example {' and '.join(ones)} is 1, and an axis of one element is planned as if it were none: an "
+            "example with more elements there may give kernels for all."] if ones else []
+
+
 #: A file's text, the model, the certificates by mode, and sentences for the report.
 Served = tuple[str, nn.Module | None, dict[str, Certificate], list[str]]
 
@@ -68,7 +75,8 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
             certificates, failures, points = _certified(problem, modes, sizes, made, emitted, settings, stages,
                                                           emulated=emulated_here)
         except Differs as differs:
-            return [f"The file serves the example's sizes alone, not {asked}: {differs}."]
+            why = str(differs).rstrip(".")
+            return [f"The file serves the example's sizes alone, not {asked}: {why}.", *_advice(sizes)]
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise

@@ -292,6 +292,13 @@ def test_optimize_certifies_a_file_at_several_sizes(tmp_path, capsys) -> None:
     assert result.why() == {}
 
 
+def test_an_example_of_one_element_is_said_to_be_none_of_several() -> None:
+    result = kernelwright.optimize(Softmax(), inputs=(torch.randn(1, 40),), dynamic=["x:0=1..6"], baselines="none",
+                                   effort="quick", target="cpp")
+    assert any("serves the example's sizes alone, not x:0=1..6" in note for note in result.notes)
+    assert any(note.startswith("In the example x0 is 1, ") for note in result.notes)
+
+
 def test_a_mode_that_fails_somewhere_serves_the_example_alone(monkeypatch) -> None:
     """What does not run, or is not right, at some of the sizes that are tried is said, and the file stays."""
     failing = {}
