@@ -1,5 +1,5 @@
-"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose``, ``package`` and
-``doctor``; and ``fuzz``, for those who work on the package, which no help lists.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose``, ``package``, ``cache``
+and ``doctor``; and ``fuzz``, for those who work on the package, which no help lists.
 
 The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
 every problem is verified, for random models that go wrong and for candidates that are not right, 2 for what the user
@@ -410,6 +410,30 @@ def package(
 
         made = make_wheel(path, name=name, version=version, output=output, force=force)
         return made.render, made.to_json
+
+    return perform(work, json, quiet)
+
+
+@app.command(epilog=_examples("cache", "cache clear --only times --only contractions", "cache export kept.zip",
+                              "cache import kept.zip"))
+def cache(
+    action: options.CacheAction = "show",
+    path: options.CacheFile = None,
+    only: options.CacheKinds = None,
+    force: options.ReplaceCacheFile = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Show what is kept for later runs, remove it, or take it to another machine.
+
+    Compiled kernels are code: import what you would run.
+    """
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
+        from kernelwright.cache import kept
+
+        found = kept(action, path, only=tuple(only or ()), force=force)
+        return found.render, found.to_json
 
     return perform(work, json, quiet)
 

@@ -196,3 +196,12 @@ PackageName = Annotated[str, typer.Option("--name", metavar="NAME", help="The pa
 PackageVersion = Annotated[str, typer.Option("--version", metavar="V", help="Its version.")]
 WheelFolder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the wheel goes.")]
 ReplaceWheel = Annotated[bool, typer.Option("--force", help="Replace the wheel if it exists.")]
+
+# ---- of cache ----------------------------------------------------------------------------------------
+
+CacheAction = Annotated[str, typer.Argument(metavar="show|clear|export|import", help="What to do with what is kept.")]
+CacheFile = Annotated[Path | None, typer.Argument(
+    metavar="FILE", help="The .zip file to write or to read.", show_default=False)]
+CacheKinds = Annotated[list[str] | None, typer.Option(
+    "--only", metavar="KIND", help="One kind of what is kept, as `cache` names it; may be given several times.")]
+ReplaceCacheFile = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]

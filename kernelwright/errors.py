@@ -475,6 +475,15 @@ class DynamicSizesInvalid(KernelwrightError):
     remedy = "Name an argument, an axis and a range that fit the example call, or give another example."
 
 
+class CacheFileInvalid(KernelwrightError):
+    """`kernelwright cache import` was given a file that is no exported cache, or a damaged one."""
+
+    code = "KW407"
+    sentence = "{path} can't be imported: {found}."
+    reason = "What is imported has the form that `kernelwright cache export` writes; all of it is looked at before."
+    remedy = "Export it again on the machine that it comes from. Nothing was taken over before this was found."
+
+
 # ---- KW5xx: VERIFY -------------------------------------------------------------------------------
 
 

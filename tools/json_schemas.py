@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 from torch import nn
 
+from kernelwright.cache import SCHEMA as CACHES
+from kernelwright.cache import Cache
 from kernelwright.errors import KernelwrightError
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report
@@ -162,6 +164,8 @@ def schemas() -> dict[str, str]:
     chosen = proposed.record(propose.ProposeResult, {"schema": {"const": propose.SCHEMA}})
     packed = Schema("kernelwright package --json")
     wheel = packed.record(Wheel, {"schema": {"const": WHEELS}})
+    stored = Schema("kernelwright cache --json")
+    cache = stored.record(Cache, {"schema": {"const": CACHES}})
     fuzz = Schema("kernelwright fuzz --json")
     outcome = fuzz.fields(Outcome)
     one = fuzz_object({"schema": {"const": 1}, "path": _PLAIN[str], **outcome}, "Of one file.")
@@ -176,6 +180,7 @@ def schemas() -> dict[str, str]:
         "propose.json": proposed.text(chosen, proposed.failure()),
         "results.json": results.text(record),
         "package.json": packed.text(wheel, packed.failure()),
+        "cache.json": stored.text(cache, stored.failure()),
         "fuzz.json": fuzz.text(fuzz_object(many, "Of random models."), one, fuzz.failure()),
     }
 

@@ -559,9 +559,8 @@ class _KernelwrightBinding:
         self.checks = [(name, *kind) for name, *kind in facts["inputs"] if len(kind) > 1]
         self.checks += [(name, *kind) for name, kind in facts["tensors"].items()]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
-        # Whether results show how inputs lie in memory, by their strides: as calls of the original have told.
-        layout = ()
-        self.shows = {layout: False}
+        # Whether results show the order of inputs' axes in memory, by strides: as calls of the original told.
+        self.shows = {(): False}
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
@@ -683,14 +682,14 @@ def _kernelwright_fit(model, facts, inputs):
             if not is_read_alone:
                 problem = "is not contiguous and aligned to 16 bytes"
                 raise _KernelwrightMisfit(name, problem)
-            if place < count and not value.is_contiguous():  # in another order, or with gaps, or repeated
-                steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
-                turned = (*turned, (name, steps == sorted(steps, reverse=True) or value.stride()))
+            steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
+            if place < count and steps != sorted(steps, reverse=True):
+                turned = (*turned, (name, value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
     if binding.shows.get(turned):
-        raise _KernelwrightMisfit(turned[0][0], "lies otherwise in memory, which the result shows")
+        raise _KernelwrightMisfit(turned[0][0], "has its axes in another order in memory, which the result shows")
     return binding, values, given, turned
 
 

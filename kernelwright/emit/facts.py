@@ -352,9 +352,9 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
     whether calls that no gradient is asked of run as a CUDA graph. compiled: shape, strides and dtype of each computed
-    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may lie
-    otherwise in memory, which results may show; None of a tensor that was given. layout: the example's inputs that
-    are not contiguous, each with True where its axes are in order, else its strides.
+    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may have
+    their axes in another order, which results may show; None of a tensor that was given. layout: the example's
+    inputs that have their axes in another order and gaps between them, with their strides.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -402,11 +402,11 @@ def _layout(plan: Plan, values: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
         if node is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided:
             lying = value.permute(node.get("order") or tuple(range(value.ndim)))
             steps = [step for step, size in zip(lying.stride(), lying.shape, strict=True) if size > 1 and step]
-            if not lying.is_contiguous():
-                found.append((node["name"], steps == sorted(steps, reverse=True) or tuple(lying.stride())))
+            if steps != sorted(steps, reverse=True):
+                found.append((node["name"], tuple(lying.stride())))
     return tuple(found)
 
 
 def _turnable(plan: Plan) -> bool:
-    """Whether an input may lie in memory otherwise than contiguous."""
-    return any(node is not None and node.size > 1 for node in plan.graph.inputs)
+    """Whether an input has axes that may have another order in memory."""
+    return any(node is not None and sum(size > 1 for size in node.shape) > 1 for node in plan.graph.inputs)

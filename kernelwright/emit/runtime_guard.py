@@ -217,11 +217,10 @@ class _KernelwrightBinding:
             self.orders = [(i, check[3]) for i, check in enumerate(self.checks) if len(check) > 3]
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
         if TURNABLE:
-            # Whether results show how inputs lie in memory, by their strides: as calls of the original have told.
-            layout = ()
+            # Whether results show the order of inputs' axes in memory, by strides: as calls of the original told.
+            self.shows = {(): False}
             if GAPS:
-                layout = facts["layout"]
-            self.shows = {layout: False}
+                self.shows[facts["layout"]] = False
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if GRAPHS:
             self.graph = self.graph_of = None
@@ -474,9 +473,9 @@ def _kernelwright_fit(model, facts, inputs):
                         problem = f"is not aligned to 16 bytes, with the axes {kind[2]} in memory"
                 raise _KernelwrightMisfit(name, problem)
             if TURNABLE:
-                if place < count and not value.is_contiguous():  # in another order, or with gaps, or repeated
-                    steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
-                    turned = (*turned, (name, steps == sorted(steps, reverse=True) or value.stride()))
+                steps = [step for step, size in zip(value.stride(), value.shape) if size > 1 and step]
+                if place < count and steps != sorted(steps, reverse=True):
+                    turned = (*turned, (name, value.stride()))
             # An input of another layout is copied: one pass over it, where the original makes many.
             values[place] = torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value.detach())
             addresses[place] = values[place].data_ptr()
@@ -485,7 +484,7 @@ def _kernelwright_fit(model, facts, inputs):
             raise _KernelwrightMisfit("a buffer that is updated", "shares its memory with another tensor")
     if TURNABLE:
         if binding.shows.get(turned):
-            raise _KernelwrightMisfit(turned[0][0], "lies otherwise in memory, which the result shows")
+            raise _KernelwrightMisfit(turned[0][0], "has its axes in another order in memory, which the result shows")
         return binding, values, given, turned
     else:
         return binding, values, given

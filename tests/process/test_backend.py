@@ -313,6 +313,7 @@ def test_what_has_no_kernels_runs(function):
     assert_like(compiled(function)(x), function(x))
 
 
+@pytest.mark.breaks
 def test_a_failure_of_ours_costs_kernels_alone(monkeypatch, caplog):
     def fails(*arguments: Any, **named: Any) -> None:
         raise AssertionError("a fault")

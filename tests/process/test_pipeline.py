@@ -163,6 +163,7 @@ def test_a_program_that_fails_is_given_up_little_by_little(tmp_path, monkeypatch
                 assert_like(ours(x), model(x))
 
 
+@pytest.mark.breaks
 @pytest.mark.parametrize(("failure", "place"), [("CUDA error: out of memory", "cuda"), ("not enough memory", "cpu"),
                                                 ("an illegal memory access was encountered", None)])
 def test_memory_that_runs_out_while_checking(done, tmp_path, monkeypatch, failure, place):
