@@ -7,12 +7,16 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 import torch
+from clocks import PATIENCE
+from places import ROOT
 from schemas import assert_fits
 from torch import nn
 
@@ -499,3 +503,22 @@ def test_random_models_are_right(level, target, seeds):
                       for f in report.findings)
     assert not report.findings, found
     assert report.models > 2 and len(report.refused) <= report.models // 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell a process that its parent has ended")
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
+    """Also in the middle of a model that hangs, which nobody would end any more."""
+    mark = tmp_path / "hangs"
+    request = {"text": before_inputs(f"open({str(mark)!r}, 'w').close(); time.sleep(3000)"), "level": "graph",
+               "target": "cpp", "seed": 0}
+    program = ("import json, os, time\nfrom kernelwright.fuzz.runner import Worker\nprocess = Worker()._start()\n"
+               f"process.stdin.write(json.dumps({request!r}) + '\\n')\nprocess.stdin.flush()\n"
+               f"while not os.path.exists({str(mark)!r}):\n    time.sleep(0.05)\n"
+               "print(process.pid, flush=True)\nos._exit(0)\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT,
+                          timeout=PATIENCE)
+    until = time.monotonic() + PATIENCE
+    place = Path(f"/proc/{int(done.stdout)}/cmdline")
+    while place.exists() and place.read_bytes() and time.monotonic() < until:  # one that has ended has none
+        time.sleep(0.05)
+    assert time.monotonic() < until
