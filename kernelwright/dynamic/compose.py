@@ -13,7 +13,7 @@ from kernelwright.dynamic.conditions import Test, Tree
 from kernelwright.dynamic.texts import Language, Variant
 
 #: What sizes are in each language. Kernels of CUDA count in 32 bits wherever these suffice, and say where they do not.
-_INTEGER = {"c": "const int64_t", "cuda": "const int"}
+_INTEGER = {"c": "const int64_t", "launched": "const int"}
 
 
 def kernel_text(name: str, variants: Sequence[Variant], tree: Tree, names: Sequence[str],
@@ -28,7 +28,7 @@ def kernel_text(name: str, variants: Sequence[Variant], tree: Tree, names: Seque
         if takes:
             own = f"{name}_s{place}" if len(numbers) > 1 else name
             text = re.sub(rf"\b((?:k\d+_)?){name}\b", rf"\1{own}", text)
-            if language == "cuda":
+            if language == "launched":
                 text = _with_launches(text, own, names)
             text = _with_parameters(text, own, names, language)
         texts.append(text)
@@ -165,7 +165,7 @@ def _with_launches(text: str, entry: str, names: Sequence[str]) -> str:
         uses = any(re.search(rf"\b{name}\b", part) for name in names) and not part.startswith("//")
         if head is not None and head[1] in needed:
             part = part[:head.end()] + re.sub(r"\) \{", ", " + ", ".join(
-                f"{_INTEGER['cuda']} {name}" for name in names) + ") {", part[head.end():], count=1)
+                f"{_INTEGER['launched']} {name}" for name in names) + ") {", part[head.end():], count=1)
         elif uses and f" {entry}(" not in part.partition("{")[0]:
             raise ValueError(f"sizes do not reach a function of {entry}")
         for function in needed:

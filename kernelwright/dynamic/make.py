@@ -176,7 +176,7 @@ def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgra
 
 def language_of(target: str) -> Language:
     """What numbers look like in the kernels of a target."""
-    return "cuda" if TARGETS[target].stream else "c"
+    return "launched" if TARGETS[target].stream else "c"
 
 
 class _Looked:

@@ -14,7 +14,8 @@ from typing import Literal
 
 from kernelwright.dynamic.formulas import Form, Polynomial, Real, Sizes, Whole, constant, fit, fit_ceiling, fit_real
 
-Language = Literal["c", "cuda", "python"]
+#: What a text is written in: C, or C whose kernels are launched on a device, as in CUDA; Python.
+Language = Literal["c", "launched", "python"]
 
 _TOKEN = re.compile(r"""
     "(?:[^"\\\n]|\\.)*"                                               # a text
@@ -95,7 +96,7 @@ class Variant:
             if number in self.extents:
                 result += str(self.extents[number]) + after
                 continue
-            own = wide if language == "cuda" and after.startswith("LL") else names
+            own = wide if language == "launched" and after.startswith("LL") else names
             text = formula.text(own, real) if isinstance(formula, Real) else formula.text(own, over)
             if formula.is_constant:
                 result += text + after
@@ -180,7 +181,7 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
         if formula is None:
             return place
         if language != "python" and place not in extents and not formula.is_constant and (
-                _must_be_constant(line, first.pieces[place + 1]) or (language == "cuda" and (
+                _must_be_constant(line, first.pieces[place + 1]) or (language == "launched" and (
                     _UNROLLED.match(above) or (line.endswith(("[", "][")) and "=" not in line)))):
             return place
         line += "0"

@@ -88,7 +88,7 @@ def find_machine(options: SuiteOptions) -> tuple[str, ...]:
         names += [line.partition(":")[2].strip() for line in _lines(folder / "information")
                   if line.startswith("Model:")]
     where = options.runner if options.runner != "local" else ",".join(options.devices)
-    return (VERSION, version("torch"), platform.python_version(), platform.machine(), str(os.cpu_count()), where,
+    return (VERSION, version("torch"), platform.python_version(), platform.machine(), str(processors()), where,
             *names)
 
 
