@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -99,6 +101,36 @@ def graphed(way: Callable[[], object]) -> Callable[[], object]:
     with torch.cuda.graph(graph):
         way()
     return graph.replay
+
+
+def measure_all(works: Sequence[tuple[Any, Any]], sources: Sequence[KernelSource], libraries: Sequence[Path],
+                runner_of: Callable[[Any], Any], measured: Callable[..., dict[str, object]],
+                line: Callable[[dict[str, object]], str], *, tune: bool, by: str) -> list[dict[str, object]]:
+    """A row for each work, a case and a layout, printed as it comes; with ``tune`` those of a case together at the end,
+    the fastest first. by: the column that tells. Works of a case stand together, so that one case has memory at a time.
+    """
+    rows: list[dict[str, object]] = []
+    case = runner = None
+    with torch.no_grad():
+        for (wanted, layout), source, path in zip(works, sources, libraries, strict=True):
+            if runner is None or case != wanted:
+                runner = None  # its memory goes first
+                case, runner = wanted, runner_of(wanted)
+            rows.append(measured(runner, ctypes.CDLL(str(path)), source, layout, alone=tune))
+            if not tune:
+                print(line(rows[-1]), flush=True)
+    if tune:
+        for name in dict.fromkeys(case.name for case, _ in works):
+            own = [row for row in rows if row["case"] == name]
+            print("\n".join(line(row) for row in sorted(own, key=lambda row: row[by])), flush=True)
+    return rows
+
+
+def print_gains(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The geometric mean of what the cases gain, and its ends."""
+    gains = [float(row["gain"]) for row in rows]
+    print(f"gain: {exp(statistics.fmean(map(log, gains))):.2f}x (geometric mean of {len(gains)}), "
+          f"{min(gains):.2f}x to {max(gains):.2f}x")
 
 
 def title() -> str:

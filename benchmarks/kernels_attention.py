@@ -16,17 +16,26 @@ three of each. Errors are rms over the rms of the result.
 from __future__ import annotations
 
 import ctypes
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from math import exp, log
 from pathlib import Path
 
 import torch
-from kernel_runs import compiled, graphed, is_asked, keep, launcher, parser, seconds, title
+from kernel_runs import (
+    compiled,
+    graphed,
+    is_asked,
+    keep,
+    launcher,
+    measure_all,
+    parser,
+    print_gains,
+    seconds,
+    title,
+)
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
@@ -36,7 +45,8 @@ from kernelwright.codegen.source import KernelSource  # noqa: E402
 from kernelwright.ir.node import Node, constant, make, walk  # noqa: E402
 from kernelwright.plan.compile.attentions import compile_attention  # noqa: E402
 from kernelwright.plan.kernels import Attention  # noqa: E402
-from kernelwright.plan.lowering.attention import with_attention  # noqa: E402
+from kernelwright.plan.lowering.attention import Attentions  # noqa: E402
+from kernelwright.plan.lowering.forms import searched  # noqa: E402
 from kernelwright.roofline.devices import H200  # noqa: E402
 
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -75,7 +85,7 @@ class Case:
         if self.bias:
             score = make("add", score, leaf("bias", self.heads, self.queries, self.keys))
         result = make("matmul", make("softmax", score, axis=3), value)
-        found = with_attention([result], (), None)
+        found = searched(Attentions, [result], (), None)
         assert found is not None, self.name
         node = next(n for n in walk([found.moved[result]]) if n.op == "attention")
         form = replace(node["form"], causal=self.causal, empty_rows=True)
@@ -174,24 +184,9 @@ def main() -> None:
         print(title())
         print(f"{'case':28}{'ours us':>10}{'eager':>10}{'graph':>10} {'gain':>7} {'TFLOP/s':>7} {'roofline':>8}  "
               "error, PyTorch's  layout")
-        rows: list[dict[str, object]] = []
-        runner: Runner | None = None
-        with torch.no_grad():
-            for (case, layout), source, path in zip(works, sources, built, strict=True):
-                if runner is None or runner.case != case:
-                    runner = None  # its memory goes first
-                    runner = Runner(case)
-                rows.append(measured(runner, ctypes.CDLL(str(path)), source, layout, alone=options.tune))
-                if not options.tune:
-                    print(line(rows[-1]), flush=True)
-        if options.tune:
-            for case in dict.fromkeys(case for case, _ in works):
-                own = [row for row in rows if row["case"] == case.name]
-                print("\n".join(line(row) for row in sorted(own, key=lambda row: row["ours_us"])), flush=True)
-        else:
-            gains = [float(row["gain"]) for row in rows]
-            print(f"gain: {exp(statistics.fmean(map(log, gains))):.2f}x (geometric mean of {len(gains)}), "
-                  f"{min(gains):.2f}x to {max(gains):.2f}x")
+        rows = measure_all(works, sources, built, Runner, measured, line, tune=options.tune, by="ours_us")
+        if not options.tune:
+            print_gains(rows)
         keep(rows, options.results)
 
 

@@ -16,17 +16,26 @@ are rms over the rms of the result.
 from __future__ import annotations
 
 import ctypes
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from math import exp, log
 from pathlib import Path
 
 import torch
-from kernel_runs import compiled, graphed, is_asked, keep, launcher, parser, seconds, title
+from kernel_runs import (
+    compiled,
+    graphed,
+    is_asked,
+    keep,
+    launcher,
+    measure_all,
+    parser,
+    print_gains,
+    seconds,
+    title,
+)
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
@@ -210,24 +219,9 @@ def main() -> None:
         print(title())
         print(f"{'case':36}{'ours us':>10}{'eager':>10}{'graph':>10}{'floor':>10} {'gain':>7} {'share':>6}  "
               "error, PyTorch's  layout")
-        rows: list[dict[str, object]] = []
-        runner: Runner | None = None
-        with torch.no_grad():
-            for (case, layout), source, path in zip(works, sources, built, strict=True):
-                if runner is None or runner.case != case:
-                    runner = None  # its memory goes first
-                    runner = Runner(case)
-                rows.append(measured(runner, ctypes.CDLL(str(path)), source, layout, alone=options.tune))
-                if not options.tune:
-                    print(line(rows[-1]), flush=True)
-        if options.tune:
-            for case in dict.fromkeys(case for case, _ in works):
-                own = [row for row in rows if row["case"] == case.name]
-                print("\n".join(line(row) for row in sorted(own, key=lambda row: row["ours_us"])), flush=True)
-        else:
-            gains = [float(row["gain"]) for row in rows]
-            print(f"gain: {exp(statistics.fmean(map(log, gains))):.2f}x (geometric mean of {len(gains)}), "
-                  f"{min(gains):.2f}x to {max(gains):.2f}x")
+        rows = measure_all(works, sources, built, Runner, measured, line, tune=options.tune, by="ours_us")
+        if not options.tune:
+            print_gains(rows)
         keep(rows, options.results)
 
 

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from kernel_runs import compiled, graphed, is_asked, keep, launcher, parser, seconds, title
+from kernel_runs import compiled, graphed, is_asked, keep, launcher, measure_all, parser, seconds, title
 from torch import nn
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
@@ -180,19 +180,8 @@ def main() -> None:
         print(title())
         print(f"{'case':24}{'kernel us':>10}{'layer':>10}{'eager':>10}{'graph':>10} {'gain':>7} {'cycles':>8} "
               f"{'predicted':>8}  error, cuDNN's  layout")
-        runners: dict[Case, Runner] = {}
-        rows = []
-        with torch.no_grad():
-            for (case, layout), source, (path, _) in zip(works, sources, built, strict=True):
-                if case not in runners:
-                    runners[case] = Runner(case)
-                rows.append(measured(runners[case], ctypes.CDLL(str(path)), source, layout, alone=options.tune))
-                if not options.tune:
-                    print(line(rows[-1]), flush=True)
-        if options.tune:
-            for case in runners:
-                own = [row for row in rows if row["case"] == case.name]
-                print("\n".join(line(row) for row in sorted(own, key=lambda row: row["kernel_us"])), flush=True)
+        rows = measure_all(works, sources, [path for path, _ in built], Runner, measured, line, tune=options.tune,
+                           by="kernel_us")
         keep(rows, options.results)
 
 

@@ -406,7 +406,7 @@ def package(
     """Make a wheel of emitted files, each a module of one package, for pip."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        from kernelwright.wheel import make_wheel
+        from kernelwright.deploy.wheel import make_wheel
 
         made = make_wheel(path, name=name, version=version, output=output, force=force)
         return made.render, made.to_json

@@ -14,9 +14,9 @@ from torch import nn
 from kernelwright.build.embedding import names_wanted
 from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
+from kernelwright.deploy.embedded import with_libraries
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
-from kernelwright.embedded import with_libraries
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError

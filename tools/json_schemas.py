@@ -24,6 +24,8 @@ from torch import nn
 
 from kernelwright.cache import SCHEMA as CACHES
 from kernelwright.cache import Cache
+from kernelwright.deploy.wheel import SCHEMA as WHEELS
+from kernelwright.deploy.wheel import Wheel
 from kernelwright.errors import KernelwrightError
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report
@@ -42,8 +44,6 @@ from kernelwright.suite.results import SCHEMA as RESULTS
 from kernelwright.timing import Timing
 from kernelwright.timing.rounds import Times
 from kernelwright.verify import Certificate
-from kernelwright.wheel import SCHEMA as WHEELS
-from kernelwright.wheel import Wheel
 
 _PLAIN = {bool: {"type": "boolean"}, int: {"type": "integer"}, str: {"type": "string"}, Path: {"type": "string"},
           type(None): {"type": "null"}, Any: {}, float: {"$ref": "#/$defs/number"},

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 from kernelwright.judge.reading.ctokens import Token
@@ -62,10 +63,14 @@ def program_of(text: str) -> Program | None:
 def alike(one: Program, other: Program, given: Program | None = None) -> float:
     """The share of all runs of two programs that both have. What a text has that was ``given`` to both is put aside: a
     constructor that both took from the model says nothing."""
-    if one.tokens == other.tokens:
-        return 1.0
-    known = given.runs if given is not None else frozenset()
-    first, second = one.runs - known, other.runs - known
+    return 1.0 if one.tokens == other.tokens else _shared(_beside(one, given), _beside(other, given))
+
+
+def _beside(program: Program, given: Program | None) -> frozenset[tuple[str, ...]]:
+    return program.runs - given.runs if given is not None else program.runs
+
+
+def _shared(first: frozenset[tuple[str, ...]], second: frozenset[tuple[str, ...]]) -> float:
     both = len(first & second)
     return both / max(1, len(first) + len(second) - both)
 
@@ -81,13 +86,14 @@ def with_alike(results: Sequence[CandidateResult], model: str, model_file: str, 
     are ``known``. Texts are read, and nothing of them decides anything."""
     programs = {result.file: program_of(_read(Path(result.file))) for result in results}
     model_program = program_of(model)
+    near_candidates = _near_candidates({file: p for file, p in programs.items() if p is not None}, model_program)
     others = {str(path): program for path in known if (program := program_of(_read(path))) is not None}
     told = []
     for result in results:
         own = programs[result.file]
         found: list[Alike] = []
         if own is not None:
-            found += _near_candidates(own, result.file, programs, model_program)
+            found += near_candidates.get(result.file, ())
             found += [_within(own, whole, file, "known") for file, whole in others.items()]
             found += [_within(own, model_program, model_file, "problem")] if model_program is not None else []
         near = sorted((a for a in found if a.share >= NEAR), key=lambda a: -a.share)
@@ -95,16 +101,26 @@ def with_alike(results: Sequence[CandidateResult], model: str, model_file: str, 
     return told
 
 
-def _near_candidates(own: Program, file: str, programs: Mapping[str, Program | None], model: Program | None
-                     ) -> Iterator[Alike]:
-    for other, program in programs.items():
-        if other != file and program is not None:
-            share = alike(own, program, model)
-            words = "is the same text as" if own.text == program.text else \
-                "but for comments, names and literals is" if share == 1 and own.tokens == program.tokens else \
-                f"shares {_percent(share)} of all runs of {RUN} tokens, names, literals and what the model's file " \
-                "has put aside, with"
-            yield Alike(other, share, "candidate", words)
+def _near_candidates(programs: Mapping[str, Program], model: Program | None) -> dict[str, list[Alike]]:
+    """What is near to each candidate among the others. Each pair is held against each other once, and none whose sizes
+    alone tell that they are apart."""
+    found: dict[str, list[Alike]] = {file: [] for file in programs}
+    runs = {file: _beside(program, model) for file, program in programs.items()}
+    for (one, first), (other, second) in combinations(programs.items(), 2):
+        same = first.tokens == second.tokens
+        sizes = sorted((len(runs[one]), len(runs[other])))
+        if not same and sizes[0] < NEAR * sizes[1]:
+            continue
+        share = 1.0 if same else _shared(runs[one], runs[other])
+        if share < NEAR:
+            continue
+        words = "is the same text as" if first.text == second.text else \
+            "but for comments, names and literals is" if same else \
+            f"shares {_percent(share)} of all runs of {RUN} tokens, names, literals and what the model's file " \
+            "has put aside, with"
+        found[one].append(Alike(other, share, "candidate", words))
+        found[other].append(Alike(one, share, "candidate", words))
+    return found
 
 
 def _within(own: Program, whole: Program, file: str, of: str) -> Alike:

@@ -8,7 +8,7 @@ above the result; pointwise operators that nobody else reads are computed where 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,23 +18,14 @@ from kernelwright.ir.ops.leaves import fill
 from kernelwright.plan.compile.attentions import MOST_NODES, compile_attention
 from kernelwright.plan.compile.recurrences import NoForm
 from kernelwright.plan.lowering.forms import PRODUCTS, TYPES, Entering, Forms
-from kernelwright.plan.rolling.roll import Rolled, after
+from kernelwright.plan.rolling.roll import Rolled
 
 _CALL = "aten.scaled_dot_product_attention.default"
 #: Results of the first product from which on it is worth a kernel not to store them.
 _LEAST_SCORES = 1 << 14
 
 
-def with_attention(roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | None) -> Rolled | None:
-    """The graph below ``roots``, or what ``rolled`` has made of it, with attention as single nodes; as it is given
-    where there is none. apart: nodes of the graph that are in none."""
-    roots = list(roots)
-    moved = {n: n for n in (*roots, *apart)} if rolled is None else rolled.moved
-    found = _Search([moved[r] for r in roots], {moved[n] for n in apart if n in moved}).found()
-    return rolled if found is None else found if rolled is None else after(rolled, found)
-
-
-class _Search(Forms):
+class Attentions(Forms):
     """The attentions of a graph."""
 
     def found(self) -> Rolled | None:

@@ -9,7 +9,7 @@ kernel where it is predicted to move fewer of them than the library's call with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import pairwise
 from math import prod
 
@@ -24,7 +24,7 @@ from kernelwright.plan.contraction.products import TYPES as PRODUCT_TYPES
 from kernelwright.plan.kernels import BatchedProduct
 from kernelwright.plan.lowering.forms import PRODUCTS, TYPES, Entering, Forms
 from kernelwright.plan.reading.pieces import COPIES
-from kernelwright.plan.rolling.roll import Rolled, after
+from kernelwright.plan.rolling.roll import Rolled
 
 #: Products of a batch at least: fewer leave most multiprocessors without one.
 _LEAST_PRODUCTS = 16
@@ -41,16 +41,7 @@ _OURS, _LIBRARY, _LIBRARY_NARROW = 8, 12, 160
 _BEARABLE = 2.0
 
 
-def with_batched(roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | None) -> Rolled | None:
-    """The graph below ``roots``, or what ``rolled`` has made of it, with batched products as single nodes where they
-    are predicted to pay; as it is given where there is none. apart: nodes of the graph that are in none."""
-    roots = list(roots)
-    moved = {n: n for n in (*roots, *apart)} if rolled is None else rolled.moved
-    found = _Search([moved[r] for r in roots], {moved[n] for n in apart if n in moved}).found()
-    return rolled if found is None else found if rolled is None else after(rolled, found)
-
-
-class _Search(Forms):
+class BatchedProducts(Forms):
     """The batched products of a graph."""
 
     def found(self) -> Rolled | None:

@@ -6,19 +6,29 @@ reads are computed where operands are read, unless they are dear and asked for a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from kernelwright.ir.node import Node, make, number_of, rebuild, users, walk
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.reading.pieces import can_read_through
-from kernelwright.plan.rolling.roll import Rolled
+from kernelwright.plan.rolling.roll import Rolled, after
 
 PRODUCTS = ("matmul", "contract")
 #: A dearer function is computed once, and stored, where it is asked for at more points than it has elements.
 _DEAR = 10
 #: Types that forms are made of.
 TYPES = ("float32", "bool", "int64", "scalar")
+
+
+def searched(search: type[Forms], roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | None
+             ) -> Rolled | None:
+    """The graph below ``roots``, or what ``rolled`` has made of it, with what a search finds as single nodes; as it is
+    given where there is nothing. apart: nodes of the graph that are in none."""
+    roots = list(roots)
+    moved = {n: n for n in (*roots, *apart)} if rolled is None else rolled.moved
+    found = search([moved[r] for r in roots], {moved[n] for n in apart if n in moved}).found()
+    return rolled if found is None else found if rolled is None else after(rolled, found)
 
 
 class Forms:
@@ -30,6 +40,10 @@ class Forms:
         self.order, self.readers = list(walk(roots)), users(roots)
         self.shown = set(roots)
         self.taken: dict[Node, tuple[Any, list[Node], list[Node]]] = {}
+
+    def found(self) -> Rolled | None:
+        """What becomes of the graph; None where there is no form."""
+        raise NotImplementedError
 
     def rolled(self, op: str) -> Rolled | None:
         """The graph with a node ``op`` in place of each form; None where it has none."""
@@ -77,7 +91,7 @@ class Forms:
         cost = FUNCTIONS[node.op].cost if node.op in FUNCTIONS else 1
         cheap = cost < _DEAR or node.size >= points or cost * points <= bearable
         return node.kind == "pointwise" and points > 0 and cheap and node.dtype in types \
-            and set(body).issuperset(self._behind_views(node))
+            and all(reader in body for reader in self._behind_views(node))
 
     def _behind_views(self, node: Node) -> Iterator[Node]:
         """What reads a node, or views of it."""

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.lowering.attention import with_attention
-from kernelwright.plan.lowering.batched import with_batched
-from kernelwright.plan.lowering.forms import PRODUCTS
+from kernelwright.plan.lowering.attention import Attentions
+from kernelwright.plan.lowering.batched import BatchedProducts
+from kernelwright.plan.lowering.forms import PRODUCTS, searched
 from kernelwright.plan.records import kept_whole, unrolled
 from kernelwright.plan.rolling.roll import Rolled
 
@@ -17,7 +17,9 @@ def with_fused(roots: Iterable[Node], apart: Collection[Node], rolled: Rolled | 
     """The graph below ``roots``, or what ``rolled`` has made of it, with attention and batched products as single
     nodes; as it is given where there is none. apart: nodes of the graph that are in none."""
     roots = list(roots)
-    return with_batched(roots, apart, with_attention(roots, apart, rolled))
+    for search in (Attentions, BatchedProducts):
+        rolled = searched(search, roots, apart, rolled)
+    return rolled
 
 
 def fused(graph: Graph, kept: Mapping[Node, str]) -> frozenset[Node]:

@@ -34,13 +34,13 @@ from kernelwright.build.embedding import (
 from kernelwright.build.library import opened, runs_here
 from kernelwright.build.module import find_cuda_compiler, find_tools, kernels_of
 from kernelwright.codegen.generate import TARGETS
+from kernelwright.deploy.wheel import make_wheel
 from kernelwright.emit.assembly import folded, used
 from kernelwright.emit.embedded import Library, libraries_text
 from kernelwright.emit.runtime import conditions_of, fitting_text
 from kernelwright.emit.runtime_build import BUILD, IMPORTS
 from kernelwright.errors import CannotEmbed, InvalidOption, NinjaMissing
 from kernelwright.roofline.devices import H200
-from kernelwright.wheel import make_wheel
 
 RUN = """
 import copy, importlib.util, json, pickle, sys, warnings
@@ -328,7 +328,7 @@ def test_a_library_that_fails_its_trials_is_left_out(tmp_path, monkeypatch):
         return [compiled_for(text, [name], target)[0][0]
                 for text, name in zip((changed, source), names, strict=True)], []
 
-    monkeypatch.setattr("kernelwright.embedded.compiled_for", compiled)
+    monkeypatch.setattr("kernelwright.deploy.embedded.compiled_for", compiled)
     short_budgets(monkeypatch)
     result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", embed="x86-64,x86-64-v2")
     assert [label["for"] for label in labels(result.source)] == ["x86-64"]

@@ -19,9 +19,9 @@ from kernelwright import cli
 from kernelwright.build.embedding import compiled_for
 from kernelwright.build.module import kernels_of
 from kernelwright.codegen.generate import TARGETS
+from kernelwright.deploy.wheel import make_wheel
 from kernelwright.emit.embedded import libraries_text
 from kernelwright.roofline.devices import GENERIC_CPU
-from kernelwright.wheel import make_wheel
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""DEPLOY: files that hold their kernels compiled, and wheels of emitted files."""
