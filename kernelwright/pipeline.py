@@ -39,6 +39,7 @@ from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
 
+_TIMES = "Times are those of the file for the example's sizes alone, from which this one was made."
 _NOT_EMBEDDED = "A file for several sizes holds no compiled kernels: they are compiled where it is imported."
 
 
@@ -102,7 +103,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             if sizes and any(m.runs for m in modes) else []
         if not isinstance(served, list):
             text, module, certificates, found = served
-            notes += [*found, *([_NOT_EMBEDDED] if embedded else [])]
+            notes += [*found, *([_TIMES] if timings else []), *([_NOT_EMBEDDED] if embedded else [])]
         else:
             notes += served
         if embedded and isinstance(served, list):

@@ -6,6 +6,7 @@ reads are computed where operands are read, unless they are dear and asked for a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ def searched(search: type[Forms], roots: Iterable[Node], apart: Collection[Node]
     return rolled if found is None else found if rolled is None else after(rolled, found)
 
 
-class Forms:
+class Forms(ABC):
     """The forms of a graph. taken: by the last node that each does the work of, its form, the operands, and all that it
     does the work of."""
 
@@ -41,9 +42,9 @@ class Forms:
         self.shown = set(roots)
         self.taken: dict[Node, tuple[Any, list[Node], list[Node]]] = {}
 
+    @abstractmethod
     def found(self) -> Rolled | None:
         """What becomes of the graph; None where there is no form."""
-        raise NotImplementedError
 
     def rolled(self, op: str) -> Rolled | None:
         """The graph with a node ``op`` in place of each form; None where it has none."""

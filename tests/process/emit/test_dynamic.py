@@ -285,6 +285,7 @@ def test_optimize_certifies_a_file_at_several_sizes(tmp_path, capsys) -> None:
     assert "serves sizes batch from 1 to 12, with one set of weights; certified at batch = 8; batch = 1; batch = 12" \
         in said
     assert result.certificate is not None and result.certificate.passed
+    assert result.timing is not None and "Times are those of the file for the example's sizes alone" in said
     assert (tmp_path / "several.py").read_text(encoding="utf-8") == result.source
     assert "Serves calls of other sizes than the example's" in result.source
     x = torch.randn(11, 40)

@@ -964,3 +964,15 @@ def test_results_lie_as_eager_has_them_in_whatever_order_inputs_lie(tmp_path: Pa
                 torch.testing.assert_close(one, other, check_stride=True)
                 assert one.requires_grad == other.requires_grad
         seen = True
+
+
+def test_an_example_whose_axes_lie_in_another_order_with_gaps(tmp_path: Path) -> None:
+    """No order of axes makes it contiguous: it is copied, and its results lie as eager has them at once."""
+    text = _TURNED.format(results="torch.softmax(shown, -1), shown * 2").replace(
+        "[torch.randn(4, 5, 6), torch", "[torch.randn(6, 5, 8)[..., ::2].transpose(0, 2), torch")
+    original, emitted, _ = emit(tmp_path, "gaps", text)
+    old, new, (x, y) = models(original, emitted)
+    with torch.no_grad(), kernels_run(emitted, 2):
+        for _ in range(2):
+            for one, other in zip(new(x, y), old(x, y), strict=True):
+                torch.testing.assert_close(one, other, check_stride=True)
