@@ -1558,10 +1558,10 @@ class _KernelwrightFunction(torch.autograd.Function):
 
             # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
             # or for good where its gradients have a graph.
-            twin = ctx.binding.twin
-            if again:
-                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
             with ctx.binding.lock:
+                twin = ctx.binding.twin
+                if again:
+                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
                 found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
                                                    {f"model.{name}": t for name, t in state.items()},
                                                    tuple(inputs), named)

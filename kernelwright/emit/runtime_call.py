@@ -279,10 +279,10 @@ class _KernelwrightFunction(torch.autograd.Function):
 
             # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
             # or for good where its gradients have a graph.
-            twin = ctx.binding.twin
-            if again:
-                twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
             with ctx.binding.lock:
+                twin = ctx.binding.twin
+                if again:
+                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
                 found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
                                                    {f"model.{name}": t for name, t in state.items()},
                                                    tuple(inputs), named)
@@ -380,7 +380,7 @@ def _kernelwright_call(model, inputs, named, plans):
             facts = _kernelwright_sized(facts, given)
         if not TURNABLE:
             binding, values, tensors = _kernelwright_fit(model, facts, given)
-        if TURNABLE:
+        else:
             binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
             if turned not in binding.shows:
                 _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
