@@ -38,8 +38,8 @@ OPTIONAL = {
     "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
-    "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"}, "GAPS": {"layout": "()"},
-    "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
+    "AHEAD": {"ahead": "False"}, "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
+    "GAPS": {"layout": "()"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -302,12 +302,22 @@ def is_function(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> bool
     below = [_viewed(node) for node in computed_results(plan)]
     if len(set(below)) < len(below):  # an operator's results have memory of their own
         return False
-    drawn = any(n.get("serial", -1) >= 0 for n in graph.nodes())
     is_kept_outside = any(name.startswith(OUTSIDE) for name in plan_tensors(plan))
-    changes = graph.effects or graph.left
-    return not (drawn or is_kept_outside or changes or graph.carried or graph.asks or graph.decided
-                or graph.asked_of_inputs or plan.checks or plan_parts(plan)
+    return not (_changes_or_asks(plan) or is_kept_outside or graph.asks or plan.checks or plan_parts(plan)
                 ) and bool(plan.kernels and computed_results(plan))
+
+
+def may_run_in_vain(plan: Plan) -> bool:
+    """Whether a plan's program can run for a call that does not fit it, whose results are then dropped: it changes
+    nothing, leaves no submodule to Python, and does not wait for the device to decide something."""
+    return not (_changes_or_asks(plan) or plan.graph.asks or plan_parts(plan) or any(c.waited for c in plan.checks))
+
+
+def _changes_or_asks(plan: Plan) -> bool:
+    """Whether a call changes something, draws random numbers, carries on where another ended, or decides by values."""
+    graph = plan.graph
+    drawn = any(n.get("serial", -1) >= 0 for n in graph.nodes())
+    return bool(drawn or graph.effects or graph.left or graph.carried or graph.decided or graph.asked_of_inputs)
 
 
 def _has(form: Any, kinds: type | tuple[type, ...]) -> bool:
@@ -335,8 +345,8 @@ def _compiled_text(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> s
     return f"({', '.join(rows)},)"
 
 
-def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, graph: bool = False
-               ) -> list[tuple[str, str]]:
+def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, graph: bool = False,
+               ahead: bool = False) -> list[tuple[str, str]]:
     """The entries of a plan's table of facts, as (key, text).
 
     inputs: (name, shape, dtype) of a tensor (followed by the order of its axes in memory where that is not the
@@ -351,10 +361,11 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
     graph, where that matters. decided: buffers by whose values the forward decides, and these. of_inputs: what
     it decides by of inputs, in words, as a function of the tensors among these, and its value. results, computed: see
     :mod:`kernelwright.emit.results`. given: the function that gives the results that nothing is computed for. graph:
-    whether calls that no gradient is asked of run as a CUDA graph. compiled: shape, strides and dtype of each computed
-    result, where torch.compile gets the kernels as an operator. strides: of each result, where inputs may have
-    their axes in another order, which results may show; None of a tensor that was given. layout: the example's
-    inputs that have their axes in another order and gaps between them, with their strides.
+    whether calls that no gradient is asked of run as a CUDA graph. ahead: whether kernels may be launched before all is
+    asked that a call must fulfil. compiled: shape, strides and dtype of each computed result, where torch.compile gets
+    the kernels as an operator. strides: of each result, where inputs may have their axes in another order, which
+    results may show; None of a tensor that was given. layout: the example's inputs that have their axes in another
+    order and gaps between them, with their strides.
     """
     values, structure = flat(received(model, inputs))
     entries = []
@@ -390,6 +401,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("results", literal(rows)),
             ("computed", literal(computed)), ("run", f"_kernelwright_{mode}"),
             ("given", f"_kernelwright_{mode}_given" if given else "None"), ("graph", repr(graph)),
+            ("ahead", repr(ahead and may_run_in_vain(plan))),
             ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure])),
             ("strides", literal(result_strides(plan) if _turnable(plan) else ())),
             ("layout", literal(_layout(plan, values)))]

@@ -175,8 +175,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         ])) + f'\n\n_KERNELWRIGHT_SOURCE = r"""\n{kernels.text}"""'
     runs = "\n\n\n".join(kernels.programs)
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
-    of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan))
-                for v in variants]
+    of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan),
+                           ahead=bool(target.stream) and sized is None) for v in variants]
     if sized is not None:
         of_modes = [[*((key, text if key != "compiled" else "None") for key, text in facts
                        if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode])]

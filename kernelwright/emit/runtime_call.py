@@ -378,6 +378,13 @@ def _kernelwright_call(model, inputs, named, plans):
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
         if SIZED:
             facts = _kernelwright_sized(facts, given)
+        if AHEAD:
+            ahead = _kernelwright_ahead(model, facts, given)
+            if ahead is not None:
+                if RESULTS:
+                    return _kernelwright_returned(facts, *ahead)
+                else:
+                    return ahead[0][0]
         if not TURNABLE:
             binding, values, tensors = _kernelwright_fit(model, facts, given)
         else:
@@ -435,6 +442,8 @@ def _kernelwright_call(model, inputs, named, plans):
                     computed = _kernelwright_recorded(binding, facts, values)
                 else:
                     computed = _kernelwright_run(facts, values)
+            if AHEAD:
+                binding.trusted = None if differentiated else torch.is_grad_enabled()
             if RESULTS:
                 result = _kernelwright_returned(facts, computed, tensors)
                 if ATTRIBUTES:

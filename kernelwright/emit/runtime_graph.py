@@ -77,9 +77,9 @@ def _kernelwright_fills(result):
         torch.empty_like(result).stride() == result.stride())
 
 
-def _kernelwright_recorded(binding, facts, values):
+def _kernelwright_recorded(binding, facts, values, depth=6):
     """The program's results by its graph, which is recorded at the second call in a row with the same tensors of the
-    model; by a direct run where there is none."""
+    model; by a direct run where there is none. depth: of the caller's frame, which a warning names."""
     device = values[0].device
     if not facts["graph"] or device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return _kernelwright_run(facts, values)
@@ -88,7 +88,7 @@ def _kernelwright_recorded(binding, facts, values):
         count += len(binding.fresh)  # they come first among tensors, and are others at each call
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _kernelwright_recorded(binding, facts, values)
+            return _kernelwright_recorded(binding, facts, values, depth + 1)
     key = [device, *map(torch.Tensor.data_ptr, values[count:])]
     with binding.recording:
         if binding.graph is not None and binding.graph_of == key:
@@ -107,7 +107,7 @@ def _kernelwright_recorded(binding, facts, values):
             binding.recordings = _KERNELWRIGHT_RECORDINGS
             reason = str(error).partition("\\n")[0]
             warnings.warn(f"ModelNew launches its kernels one by one, as they make no CUDA graph: {reason}",
-                          RuntimeWarning, stacklevel=6)
+                          RuntimeWarning, stacklevel=depth)
             return _kernelwright_run(facts, values)
         return binding.graph(values)
 '''

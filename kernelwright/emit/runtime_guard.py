@@ -222,6 +222,9 @@ class _KernelwrightBinding:
             if GAPS:
                 self.shows[facts["layout"]] = False
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
+        if AHEAD:
+            # In which gradient mode the next call is likely to find all as it was, and ask for no gradients.
+            self.trusted = None
         if GRAPHS:
             self.graph = self.graph_of = None
             self.recordings, self.recording = 0, threading.Lock()

@@ -134,6 +134,71 @@ def test_parameters_change_and_move(emitted: ModuleType) -> None:
         agrees(model, seed)
 
 
+def test_the_graph_is_launched_before_the_questions(emitted: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that was as before; what the questions find decides all the same, and what is another model is not
+    launched again and again."""
+    model = made(emitted)
+    for seed in range(3):
+        agrees(model, seed)
+    told: list[str] = []
+    replay, fit = torch.cuda.CUDAGraph.replay, emitted._kernelwright_fit
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: (told.append("launched"), replay(graph))[1])
+    monkeypatch.setattr(emitted, "_kernelwright_fit", lambda *given: (told.append("asked"), fit(*given))[1])
+
+    def seen(seed: int) -> list[str]:
+        told.clear()
+        agrees(model, seed)
+        return [*told]
+
+    assert seen(3) == ["launched"]  # and compared with what it was
+    with torch.no_grad():
+        model.first.weight.mul_(2)  # in place
+    assert seen(4) == ["launched"]
+    doubles = model.first.register_forward_hook(lambda module, given, result: 2 * result)
+    with pytest.warns(RuntimeWarning, match="has a hook"):
+        assert seen(5) == ["launched", "asked"]
+    assert seen(6) == ["asked"]  # once is enough
+    doubles.remove()
+    assert seen(7) == ["asked", "launched"]  # nobody knew that it would fit again
+    assert seen(8) == ["launched"]
+    model.second.weight = nn.Parameter(model.second.weight.detach() + 1)
+    assert "launched" not in seen(9)  # the graph has the old one's address
+    agrees(model, 10)
+    assert seen(11) == ["launched"]
+    model.norm = nn.Identity()
+    with pytest.warns(RuntimeWarning, match="a submodule is not what it was"):
+        agrees(model, 12)
+
+
+def test_what_is_launched_ahead_is_of_these_inputs(emitted: ModuleType) -> None:
+    """Others run the original computation, or are copied, as without a graph."""
+    model = made(emitted)
+    for seed in range(3):
+        agrees(model, seed)
+    x, scale = inputs(4)
+    with torch.no_grad():
+        for given in ((x[:8], scale), (x.double().float().t().contiguous().t(), scale), (x[1:].clone(), scale),
+                      (x.expand(32, 64), scale), (-x, scale.flip(0))):
+            wanted = copy.deepcopy(model)._original_forward(*given)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = model(*given)
+            torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            wanted = copy.deepcopy(model)._original_forward(x, scale)
+            torch.testing.assert_close(model(x, scale), wanted)
+    x.requires_grad_()
+    found = torch.autograd.grad(model(x, scale)[0].sum(), x)[0]
+    wanted = torch.autograd.grad(copy.deepcopy(model)._original_forward(x, scale)[0].sum(), x)[0]
+    torch.testing.assert_close(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+def test_training_is_not_launched_ahead(emitted: ModuleType) -> None:
+    """A call changes buffers, so that one which does not count must not be."""
+    plans = {facts["training"]: facts["ahead"] for facts in emitted._KERNELWRIGHT_PLANS.values() if facts["graph"]}
+    assert plans == {False: True, True: False}, plans
+
+
 def test_tensors_that_move_again_and_again_are_not_recorded_for_ever(emitted: ModuleType) -> None:
     model = made(emitted)
     for _ in range(emitted._KERNELWRIGHT_RECORDINGS + 3):
