@@ -3,9 +3,11 @@
     kernelwright bench PROBLEMS --output RESULTS ...
     python benchmarks/launch_ahead.py PROBLEMS RESULTS       on a machine with a GPU: a table of RESULTS' emitted files
 
-Each file's model is called in both ways and in PyTorch's, in turn; a call is waited for. ``device`` is what the device
-works for a call of the file. Medians of rounds in microseconds, with the middle half of the ratio between both ways. A
-file whose calls may not run in vain, or without kernels, is left out with a line.
+Each file's model is called in evaluation mode in both ways, one right after the other and the first one in turn; a call
+is waited for. ``cold``: before each call the processor's caches are filled with something else, as work between calls
+does. ``device`` is what the device works for a call, ``eager`` PyTorch's call. Medians of rounds in microseconds, with
+the middle half of the ratio between both ways. A file whose calls may not run in vain, or without kernels, is left out
+with a line.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from kernelwright.problem import load_problem  # noqa: E402
 from kernelwright.programs import new_model  # noqa: E402
 
 #: Calls before rounds begin, and rounds.
-_WARMING, _ROUNDS = 5, 41
+_WARMING, _ROUNDS = 5, 40
+#: What fills caches of a processor.
+_OTHER = torch.ones(2 ** 25)
 
 
 def waited(call: Callable[[], object]) -> float:
@@ -40,6 +44,16 @@ def waited(call: Callable[[], object]) -> float:
     call()
     torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def compared(ways: list[Callable[[], object]], first: int, *, cold: bool) -> tuple[float, float]:
+    """The seconds of a call in either way, the one of that number first."""
+    found = [0.0, 0.0]
+    for place in (first, 1 - first):
+        if cold:
+            _OTHER.sum()
+        found[place] = waited(ways[place])
+    return found[0], found[1]
 
 
 def worked(call: Callable[[], object], times: int = 10) -> float:
@@ -66,11 +80,9 @@ def row(name: str, problem_path: Path, emitted_path: Path) -> str | None:
     problem = load_problem(problem_path)
     emitted = load_text(emitted_path.read_text(), emitted_path.stem)
     switched = tables(emitted)
-    model = new_model(emitted, problem, 0).cuda()
-    eager: nn.Module = problem.make_model(0).cuda()
-    eager.train(model.training)
-    inputs = tree_map(lambda x: x.cuda() if isinstance(x, torch.Tensor) else x,
-                                          problem.make_inputs(0))
+    model = new_model(emitted, problem, 0).cuda().eval()
+    eager: nn.Module = problem.make_model(0).cuda().eval()
+    inputs = tree_map(lambda x: x.cuda() if isinstance(x, torch.Tensor) else x, problem.make_inputs(0))
 
     def ours(*, ahead: bool) -> Callable[[], object]:
         def call() -> object:
@@ -80,24 +92,26 @@ def row(name: str, problem_path: Path, emitted_path: Path) -> str | None:
 
         return call
 
-    ways = {"ahead": ours(ahead=True), "asked": ours(ahead=False), "eager": lambda: eager(*inputs)}
+    ways = [ours(ahead=True), ours(ahead=False)]
     with torch.no_grad():
-        for call in ways.values():
+        for call in ways:
             for _ in range(_WARMING):
                 call()
-        if getattr(model, "why", dict)() or not switched:
-            print(f"{name}: {getattr(model, 'why', dict)() or 'launches nothing ahead'}")
+        binding = next(iter(getattr(emitted, "_kernelwright_bindings", {}).get(model, {}).values()), None)
+        if binding is None or (getattr(binding, "trusted", None) is None and not switched):
+            print(f"{name}: launches nothing ahead")
             return None
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(_ROUNDS):
-            for way, call in ways.items():
-                taken[way].append(waited(call))
-        device = worked(ways["ahead"])
-    gains = sorted(asked / ahead for asked, ahead in zip(taken["asked"], taken["ahead"], strict=True))
-    low, middle, high = (gains[len(gains) * part // 4] for part in (1, 2, 3))
-    figures = " | ".join(f"{statistics.median(times) * 1e6:.0f}" for times in taken.values())
+        figures, gains = [], []
+        for cold in (False, True):
+            rounds = [compared(ways, number % 2, cold=cold) for number in range(_ROUNDS)]
+            figures += [f"{statistics.median(times) * 1e6:.0f}" for times in zip(*rounds, strict=True)]
+            ratios = sorted(asked / ahead for ahead, asked in rounds)
+            low, middle, high = (ratios[len(ratios) * part // 4] for part in (1, 2, 3))
+            gains.append(f"{middle:.2f}x ({low:.2f} to {high:.2f})")
+        device = worked(ways[0])
+        theirs = statistics.median(waited(lambda: eager(*inputs)) for _ in range(_ROUNDS))
     how = "graph" if switched[0].get("graph") else "direct"
-    return f"| {name} | {how} | {device * 1e6:.0f} | {figures} | {middle:.2f}x ({low:.2f} to {high:.2f}) |"
+    return f"| {name} | {how} | {device * 1e6:.0f} | {theirs * 1e6:.0f} | {' | '.join((*figures, *gains))} |"
 
 
 def main() -> None:
@@ -107,7 +121,8 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     asked = parser.parse_args()
     print(title())
-    print("\n| file | launched | device | ahead | asked first | eager | gain |\n|" + " --- |" * 7)
+    print("\n| file | launched | device | eager | ahead | asked first | cold: ahead | asked first | gain | cold |\n|"
+          + " --- |" * 10)
     for emitted in sorted(asked.results.rglob("*_new.py")):
         name = str(emitted.relative_to(asked.results)).removesuffix("_new.py")
         made = row(name, asked.problems / f"{name}.py", emitted)

@@ -110,9 +110,10 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]
         tuning.settled |= {m.name for m, p in zip(modes, same, strict=True) if p is None}  # what stepped back goes on
         seconds = tuning_seconds(budget, took)
-        # What is known was asked at first: without time nothing is added to it.
+        # What is known was asked at first: without time nothing is added to it but what is predicted.
         better, other = modes, text
-        if seconds:
+        tuning.hurried = True
+        if seconds or budget.until_end() >= SHARE_OF_FIRST * took:
             better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], seconds)
             better, other, _ = written(problem, better, example, target, device)
         budget.done("tune")
