@@ -12,6 +12,7 @@ import torch
 from clocks import PATIENCE
 from emitted_tools import write_problem
 
+import kernelwright
 from kernelwright import processors, tuned
 from kernelwright.build import library
 from kernelwright.build.library import BuiltAhead, build_libraries, spare_processors
@@ -284,3 +285,17 @@ def test_contractions_are_compiled_ahead_where_time_is_left_for_them(tmp_path, m
         assert (tuning.ahead is not None) is ahead
         if tuning.found is not None:
             tuning.found.stop()
+
+
+@pytest.mark.parametrize("without_time", [False, True])
+def test_what_was_not_measured_by_the_end_is_predicted(without_time, tmp_path, monkeypatch):
+    """Once a first file has passed its check, a run hurries: what there was no time to measure is asked for as in one
+    that had none from the start, also where nothing is measured at all."""
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    asked, modes = [], tuned.Tuning.modes
+    monkeypatch.setattr(tuned.Tuning, "modes", lambda self, given, seconds: (
+        asked.append((self.hurried, seconds > 0)), modes(self, given, seconds))[1])
+    if without_time:
+        monkeypatch.setattr("kernelwright.selection.tuning_seconds", lambda budget, took: 0.0)
+    kernelwright.optimize(write_problem(tmp_path, "model", MODEL), target="cpp", effort="thorough", baselines="none")
+    assert asked[0] == (False, False) and asked[1] == (True, not without_time)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, nan
+from typing import Any
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_averages_of_negative_zeros_are_positive(pool: Callable[[torch.Tensor], 
 @examples(60)
 @given(st.data())
 def test_any_small_pool(data: st.DataObject) -> None:
-    """Of any rank, kernel, stride and dilation; infinities and NaN included."""
+    """Of any rank, kernel, stride, padding and dilation, sizes rounded down or up; infinities and NaN included."""
     rank = data.draw(st.integers(1, 3))
     kernel = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
     maximum = data.draw(st.booleans())
@@ -120,13 +121,32 @@ def test_any_small_pool(data: st.DataObject) -> None:
     shape = (2, 3, *(r + data.draw(st.integers(0, 7)) for r in reach))
     name = ("max_pool" if maximum else "avg_pool") + f"{rank}d"
     pool = getattr(F, name)
-    options = {"dilation": dilation} if maximum else {}
+    options: dict[str, Any] = {"dilation": dilation} if maximum else {
+        "count_include_pad": data.draw(st.booleans())}
+    if rank > 1 and not maximum:
+        options["divisor_override"] = data.draw(st.sampled_from((None, 7)))
+    options["ceil_mode"] = data.draw(st.booleans())
+    options["padding"] = tuple(data.draw(st.integers(0, k // 2)) for k in kernel)
     axes = data.draw(st.sampled_from([(1,), tuple(range(2, 2 + rank)), tuple(range(1, 2 + rank)), (1 + rank,)]))
     op = data.draw(st.sampled_from(("sum", "amax", "amin", "mean")))
     x = torch.randn(shape)
     for value in data.draw(st.lists(st.sampled_from((inf, -inf, nan)), max_size=2)):
         x.view(-1)[data.draw(st.integers(0, x.numel() - 1))] = value
     check_model(Of(lambda m, x: getattr(pool(x * 2, kernel, stride, **options).relu(), op)(axes)), (x,))
+
+
+@pytest.mark.parametrize(("pool", "is_kernel"), [
+    (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), True), (lambda x: F.max_pool1d(x[0], 2, ceil_mode=True), True),
+    (lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True), True),
+    (lambda x: F.avg_pool2d(x, 3, 2, 1), True), (lambda x: F.avg_pool2d(x, (1, 3), ceil_mode=True), True),
+    (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), True),
+    (lambda x: F.avg_pool2d(x, 2, ceil_mode=True), False),
+    (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), False)])
+def test_windows_that_reach_beyond(pool: Callable[[torch.Tensor], torch.Tensor], is_kernel: bool) -> None:
+    """As the last ones do of sizes that are rounded up. Where averages are of fewer elements there, PyTorch's call
+    stays."""
+    plan = check_model(Of(lambda m, x: pool(x * 2).neg()), (torch.randn(2, 3, 13, 12),))
+    assert is_kernel == any(n.op in ("max_pool", "average_pool") for step in plan.kernels for n in step.covers)
 
 
 def test_behind_a_convolution_the_rest_of_a_pool_joins_the_reduction() -> None:

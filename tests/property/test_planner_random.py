@@ -151,9 +151,10 @@ class Maker:
         kernel = tuple(self.random.randint(1, min(3, s)) for s in x.shape[2:])
         stride = tuple(self.random.randint(1, 2) for _ in kernel)
         padding = tuple(self.random.randint(0, k // 2) for k in kernel)
+        ceil = self.random.random() < 0.3
         if self.random.random() < 0.5:
-            return make("max_pool", x, kernel=kernel, stride=stride, padding=padding, dilation=(1,) * rank, ceil=False)
-        return make("average_pool", x, kernel=kernel, stride=stride, padding=padding, ceil=False, include_padding=True,
+            return make("max_pool", x, kernel=kernel, stride=stride, padding=padding, dilation=(1,) * rank, ceil=ceil)
+        return make("average_pool", x, kernel=kernel, stride=stride, padding=padding, ceil=ceil, include_padding=True,
                     divisor=None)
 
     def product(self, x: Node) -> Node | None:

@@ -72,10 +72,22 @@ def windows(x: torch.Tensor, *, kernel: tuple[int, ...], stride: tuple[int, ...]
     return x
 
 
+def reaches_beyond(node: Applied, axis: int) -> bool:
+    """Whether some of a view's windows reach beyond the tensor along one of their axes: into its padding, or as the
+    last one does where a pool's size is rounded up."""
+    last = node["stride"][axis] * (node["size"][axis] - 1) + node["dilation"][axis] * (node["kernel"][axis] - 1)
+    return node["padding"][axis] > 0 or last >= node.inputs[0].shape[axis % len(node["kernel"]) - len(node["kernel"])]
+
+
+def are_inside(node: Applied) -> bool:
+    """Whether all windows of a view are inside of the tensor."""
+    return not any(reaches_beyond(node, axis) for axis in range(len(node["kernel"])))
+
+
 def _no_call(inputs: list[str], node: Applied) -> str:
     raise ValueError("a view of windows exists in kernels only")
 
 
 declare("windows", "view", windows, _no_call)
 
-__all__ = ["adaptive_average_pool", "average_pool", "max_pool", "windows"]
+__all__ = ["adaptive_average_pool", "are_inside", "average_pool", "max_pool", "reaches_beyond", "windows"]

@@ -14,6 +14,7 @@ from math import prod
 from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node
+from kernelwright.ir.ops.windows import are_inside
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.bits import Bits, union
 from kernelwright.plan.reading.pieces import COPIES
@@ -134,7 +135,7 @@ def is_pool(node: Node, anchor: Node, elements: Elements) -> bool:
         return False
     kernel, axes = windows["kernel"], tuple(range(windows.rank - len(windows["kernel"]), windows.rank))
     plain = kernel[-1] in POOL_SIZES and kernel == windows["stride"] and node["axes"] == axes and \
-        not any(windows["padding"]) and all(d == 1 for d in windows["dilation"])
+        are_inside(windows) and all(d == 1 for d in windows["dilation"])
     possible = {(): can_pool, (POOL_LINES,): can_pool_lines, (POOL_LINES, POOL_LINES): can_pool_planes}
     return plain and kernel[:-1] in possible and possible[kernel[:-1]](windows.inputs[0], anchor, elements)
 

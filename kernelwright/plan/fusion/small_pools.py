@@ -22,6 +22,7 @@ from math import prod
 from kernelwright.algebra.build import MOMENTS, plus_zero, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, users, walk
+from kernelwright.ir.ops.windows import are_inside
 from kernelwright.plan.contraction.positions import POOLS, windows_below
 
 #: Elements of a window at most: as many loads of each thread are on their way together.
@@ -60,7 +61,7 @@ def is_small_pool(node: Node, roles: Mapping[Node, str]) -> bool:
     if roles[node] != "reduction" or node.op not in POOLS:
         return False
     windows = windows_below(node)
-    if windows is None or any(windows["padding"]) or prod(windows["kernel"]) > _MOST_ELEMENTS:
+    if windows is None or not are_inside(windows) or prod(windows["kernel"]) > _MOST_ELEMENTS:
         return False
     rank = len(windows["kernel"])
     apart = all(stride > dilation * (size - 1) for size, stride, dilation in

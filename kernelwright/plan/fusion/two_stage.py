@@ -21,6 +21,7 @@ from typing import Any
 from kernelwright.algebra.build import NARROW, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make, rebuild, walk
+from kernelwright.ir.ops.windows import are_inside, reaches_beyond
 from kernelwright.plan.contraction.positions import (
     POOL_LINES,
     POOL_SIZES,
@@ -153,7 +154,7 @@ def _of_windows(node: Node, windows: Node, x: Node, elements: Elements, of_lines
     axes = tuple(range(below.rank, windows.rank))
     if node.op not in POOLS or node["axes"] != axes or not node["keepdim"]:
         return None
-    if windows["kernel"] == below.shape[2:] and not any(windows["padding"]):
+    if windows["kernel"] == below.shape[2:] and are_inside(windows):
         if prod(windows["kernel"]) == 1 or not any(has_elements(below, a, elements) for a in elements.of(below)):
             return None
         value = (x.inputs[0] if x.op == "cast" else x).inputs[0]
@@ -179,8 +180,8 @@ def _has_lines(windows: Node, below: Node, axis: int) -> bool:
 
 def _is_plain(windows: Node, axis: int) -> bool:
     """Whether windows follow one another along one of their axes, without gaps."""
-    return windows["stride"][axis] == windows["kernel"][axis] and windows["padding"][axis] == 0 and \
-        windows["dilation"][axis] == 1
+    return windows["stride"][axis] == windows["kernel"][axis] and windows["dilation"][axis] == 1 and \
+        not reaches_beyond(windows, axis)
 
 
 def _pool(node: Node, x: Node, part: tuple[int, ...]) -> tuple[Node, list[Node]]:
@@ -196,7 +197,7 @@ def _pool(node: Node, x: Node, part: tuple[int, ...]) -> tuple[Node, list[Node]]
     left = (*kernel[:-len(part)], *(k // p for k, p in zip(kernel[-len(part):], part, strict=True)))
     steps = (*stride[:-len(part)], *(s // p for s, p in zip(stride[-len(part):], part, strict=True)))
     if first.shape == below.shape[:-rank] + windows["size"] and all(a == 1 for a in (*left, *steps)) \
-            and not any(windows["padding"]):
+            and are_inside(windows):
         return reshape(first, node.shape), [first]
     rest = make("windows", first, kernel=left, stride=steps, padding=windows["padding"], dilation=windows["dilation"],
                 fill=windows["fill"], size=windows["size"])

@@ -198,14 +198,24 @@ def lowerable(node: Node) -> bool:
         return node.operator.operations(node) <= 2 * MOST_CONTRACTION
     if node.op in MOMENTS:
         return prod(node.inputs[0].shape[a] for a in node["axes"]) > node["correction"]
-    if node.op == "max_pool":
-        return not node["ceil"]
     if node.op == "adaptive_average_pool":
         rank = len(node["size"])
         return not any(n % s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True))
     if node.op == "average_pool":
-        return not node["ceil"] and (node["include_padding"] or not any(node["padding"]))
+        return _counts_alike(node)
     return node.op in _LOWERINGS
+
+
+def _counts_alike(node: Node) -> bool:
+    """Whether an average pool divides all windows by one count: by one that is given, or by their size, as far as they
+    are inside of the tensor, or of its padding where that counts."""
+    if node["divisor"]:
+        return True
+    if any(node["padding"]) and not node["include_padding"]:
+        return False
+    rank = len(node["kernel"])
+    return all(stride * (size - 1) + kernel <= n + 2 * padding for stride, size, kernel, n, padding in zip(
+        node["stride"], node.shape[-rank:], node["kernel"], node.inputs[0].shape[-rank:], node["padding"], strict=True))
 
 
 def _without_bias(node: Node) -> Node:

@@ -28,6 +28,7 @@ import torch
 
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.node import Node, number_of
+from kernelwright.ir.ops.windows import reaches_beyond
 from kernelwright.ir.recursion import Task, run
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, UNFUSED
@@ -300,7 +301,7 @@ class Puller:
         for i in range(rank):
             at = position[first + i].scaled(node["stride"][i]) + position[x.rank + i].scaled(node["dilation"][i])
             at = at.shifted(-node["padding"][i])
-            if node["padding"][i]:
+            if reaches_beyond(node, i):
                 guards.append(Guard(Index(at.coefficients, at.constant), x.shape[first + i]))
             moved.append(at)
         return self._pull(x, tuple(moved), tuple(guards), node["fill"])
