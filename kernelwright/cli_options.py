@@ -28,6 +28,9 @@ Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by 
 Report = Annotated[Path | None, typer.Option(
     "--report", metavar="FILE.html", help="Write the whole report as a page, too: charts, graphs, errors and "
     "times with their spread, each kernel's text.")]
+Trace = Annotated[Path | None, typer.Option(
+    "--trace", metavar="FILE.json", help="Write a trace, too, which ui.perfetto.dev opens: the run's stages, eager's "
+    "operators, and the kernels of a forward in order.")]
 Effort = Annotated[str, typer.Option(
     metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]

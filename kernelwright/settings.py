@@ -104,6 +104,7 @@ class Options(TypedDict, total=False):
     json: bool
     output: Path | str | None
     report: Path | str | None
+    trace: Path | str | None
     seed: int
     threads: int | None
     tiny: bool
@@ -157,6 +158,9 @@ class Settings:
     """Path of the emitted file, or None for the default."""
     report: Path | None = _option(None, "An HTML page with the whole report, beside what is printed; by default, none.")
     """Path of the report's page, or None for none."""
+    trace: Path | None = _option(None, "A trace of the run, of eager's operators and of the kernels, for "
+                                 "ui.perfetto.dev; by default, none.")
+    """Path of the trace, or None for none."""
     seed: int = _option(0, "Seed of the first parameters and inputs; checks use further seeds after it.")
     """First seed, 0 <= seed < 2**63."""
     threads: int | None = _option(None, "CPU threads for kernels and the reference; by default, PyTorch's.")
@@ -188,7 +192,8 @@ class Settings:
                 raise _invalid(option.name, value, " or ".join(choices), option.default)
             if option.type == "bool" and not isinstance(value, bool):
                 raise _invalid(option.name, value, "True or False", option.default)
-        for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page")):
+        for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page"),
+                                      ("trace", ".json", "no trace")):
             if isinstance(path := getattr(self, name), str):
                 path = Path(path)
                 object.__setattr__(self, name, path)
@@ -209,7 +214,7 @@ class Settings:
         """The settings as a JSON-ready dictionary."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         values["dynamic"] = list(self.dynamic)
-        return values | {name: str(values[name]) if values[name] else None for name in ("output", "report")}
+        return values | {name: str(values[name]) if values[name] else None for name in ("output", "report", "trace")}
 
 
 def settings_of(**values: Any) -> Settings:

@@ -37,7 +37,7 @@ def with_libraries(problem: Problem, modes: list[ModeProgram], example: list[Any
     if not source:
         return text, [NOTHING]
     try:
-        with stages.stage("build"):
+        with stages.stage("build", "libraries for other machines"):
             libraries, notes = compiled_for(source, names, TARGETS[target])
         kept, untried = list[Library](), list[str]()
         for library in libraries:

@@ -62,7 +62,7 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     while True:
         try:
             made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up)
-            with stages.stage("build"):
+            with stages.stage("build", "the file for several sizes"):
                 text, _ = emitted_text(problem, modes, example, target, device, sized=made.sized)
                 if not emulated_here:
                     with without_device():
