@@ -74,6 +74,7 @@ def optimize(
     tiny: options.Tiny = False,
     model: options.Model = None,
     dynamic: options.Dynamic = None,
+    dtypes: options.Dtypes = None,
     embed: options.Embed = False,
     embed_for: options.EmbedFor = None,
     verbose: options.Verbose = False,
@@ -93,7 +94,7 @@ def optimize(
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, report=report, trace=trace, seed=seed, threads=threads,
                             tiny=tiny, model=model, embed=embed if embed_for is None else embed_for,
-                            dynamic=tuple(dynamic or ()))
+                            dynamic=tuple(dynamic or ()), dtypes=dtypes or ())
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 

@@ -47,6 +47,9 @@ Launch = Annotated[str, typer.Option(
 Dynamic = Annotated[list[str] | None, typer.Option(
     "--dynamic", metavar="X:AXIS=LOW..HIGH", help="A size that may differ from call to call, such as x:0=1..64 "
     "or, with a name that makes it one with others, x:0=batch:1..64; may be given several times.")]
+Dtypes = Annotated[str | None, typer.Option(
+    "--dtypes", metavar="NAME,NAME", help="Further floating-point types that the file serves: kernels for the model "
+    "after .bfloat16() (bfloat16), .half() (float16), .float() or .double().")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Embed = Annotated[bool, typer.Option(

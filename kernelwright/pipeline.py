@@ -14,13 +14,14 @@ from torch import nn
 from kernelwright.build.embedding import names_wanted
 from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
-from kernelwright.deploy.embedded import with_libraries
+from kernelwright.deploy.embedded import Emitted, Tried, with_libraries
 from kernelwright.device_lock import clock
+from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
-from kernelwright.errors import KernelwrightError
+from kernelwright.errors import DtypesInvalid, KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
@@ -28,7 +29,7 @@ from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.problem.seeds import others_kept
-from kernelwright.programs import Stages, understand, written
+from kernelwright.programs import Stages, emitted_text, understand, written
 from kernelwright.progress import Progress
 from kernelwright.records import Span, words_of
 from kernelwright.result import Result
@@ -41,7 +42,6 @@ from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
 
 _TIMES = "Times are those of the file for the example's sizes alone, from which this one was made."
-_NOT_EMBEDDED = "A file for several sizes holds no compiled kernels: they are compiled where it is imported."
 
 
 def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -70,6 +70,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)
+    if settings.dtypes and settings.dynamic:
+        raise DtypesInvalid(asked=", ".join(settings.dtypes),
+                            found=f"the file is to serve {', '.join(settings.dynamic)}")
     path = settings.output or default_path(model_or_path)
     for written_to in filter(None, (path, settings.report, settings.trace)):
         check_output(written_to, settings.force)
@@ -103,16 +106,24 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                                                                 stages, keep, truths)
         served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
             if sizes and any(m.runs for m in modes) else []
+        final = modes
+        file = Emitted(text, module, lambda libraries: emitted_text(problem, final, example, target, device,
+                                                                    libraries)[0], [Tried(problem, modes, truths)])
         if not isinstance(served, list):
-            text, module, certificates, found = served
-            notes += [*found, *([_TIMES] if timings else []), *([_NOT_EMBEDDED] if embedded else [])]
+            file, certificates, found = served
+            notes += [*found, *([_TIMES] if timings else [])]
         else:
             notes += served
-        if embedded and isinstance(served, list):
-            text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
-                                         embedded, truths)
+        if settings.dtypes:
+            typed = serving_dtypes(problem, modes, example, target, device, settings, stages, timings, truths)
+            if isinstance(typed, ServedDtypes):
+                file, modes, certificates, timings = typed.file, typed.modes, typed.certificates, typed.timings
+            notes += typed.notes if isinstance(typed, ServedDtypes) else typed
+        text = file.text
+        if embedded:
+            text, found = with_libraries(file, target, settings, stages, embedded)
             notes += found
-        result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
+        result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, file.module)
         keep(text)
         if path is not None:
             result = replace(result, path=path)

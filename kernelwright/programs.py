@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -322,26 +322,32 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
-                 libraries: Sequence[Library] = (), sized: Sized | None = None) -> tuple[str, tuple]:
+                 libraries: Sequence[Library] = (), sized: Sized | None = None,
+                 examples: Mapping[str, list[Any]] | None = None) -> tuple[str, tuple]:
     """The emitted file's text, and its parts (variants, sources, support) for those who check them. libraries: of its
-    very kernels, that it holds. sized: what serves calls of several sizes, where the file does."""
+    very kernels, that it holds. sized: what serves calls of several sizes, where the file does. examples: the example
+    inputs by floating-point type, the model's own first, where the file serves several."""
     useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
-    variants = [Variant(m.name, p, m.model, example, m.recordings, m.graph) for m, p in zip(useful, plans, strict=True)]
+    examples = examples or {}
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype)
+                for m, p in zip(useful, plans, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]
     header = make_header(problem.name, described, VERSION, device.title)
     if sized is not None:
         header = f"{header}\n\n{textwrap.fill(sized.header, 110)}"
+    if examples:
+        header += f"\n\nIt has kernels for {', '.join(examples)}, of which each call gets those of its tensors' type."
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=name_in_file(problem), libraries=libraries, sized=sized)
+                     name=name_in_file(problem), libraries=libraries, sized=sized, dtypes=tuple(examples))
     return text, (variants, sources, support)
 
 
