@@ -60,6 +60,7 @@ def optimize(
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", help="The emitted file; by default NAME_new.py beside PATH.")] = None,
     report: options.Report = None,
+    trace: options.Trace = None,
     force: Annotated[bool, typer.Option("--force", help="Replace these files if they exist.")] = False,
     target: options.Target = "auto",
     precision: options.Precision = "match",
@@ -73,6 +74,7 @@ def optimize(
     tiny: options.Tiny = False,
     model: options.Model = None,
     dynamic: options.Dynamic = None,
+    dtypes: options.Dtypes = None,
     embed: options.Embed = False,
     embed_for: options.EmbedFor = None,
     verbose: options.Verbose = False,
@@ -90,9 +92,9 @@ def optimize(
         silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
-                            output=output, report=report, seed=seed, threads=threads, tiny=tiny, model=model,
-                            embed=embed if embed_for is None else embed_for,
-                            dynamic=tuple(dynamic or ()))
+                            output=output, report=report, trace=trace, seed=seed, threads=threads,
+                            tiny=tiny, model=model, embed=embed if embed_for is None else embed_for,
+                            dynamic=tuple(dynamic or ()), dtypes=dtypes or ())
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 

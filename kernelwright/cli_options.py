@@ -28,6 +28,9 @@ Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by 
 Report = Annotated[Path | None, typer.Option(
     "--report", metavar="FILE.html", help="Write the whole report as a page, too: charts, graphs, errors and "
     "times with their spread, each kernel's text.")]
+Trace = Annotated[Path | None, typer.Option(
+    "--trace", metavar="FILE.json", help="Write a trace, too, which ui.perfetto.dev opens: the run's stages, eager's "
+    "operators, and the kernels of a forward in order.")]
 Effort = Annotated[str, typer.Option(
     metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]
@@ -44,6 +47,9 @@ Launch = Annotated[str, typer.Option(
 Dynamic = Annotated[list[str] | None, typer.Option(
     "--dynamic", metavar="X:AXIS=LOW..HIGH", help="A size that may differ from call to call, such as x:0=1..64 "
     "or, with a name that makes it one with others, x:0=batch:1..64; may be given several times.")]
+Dtypes = Annotated[str | None, typer.Option(
+    "--dtypes", metavar="NAME,NAME", help="Further floating-point types that the file serves: kernels for the model "
+    "after .bfloat16() (bfloat16), .half() (float16), .float() or .double().")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Embed = Annotated[bool, typer.Option(

@@ -43,7 +43,8 @@ class ModeProgram:
 
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
     what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
-    program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels.
+    program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels. dtype: the
+    floating-point type of the calls that it serves, where a file serves several.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ModeProgram:
     graph: bool = False
     one_launch: bool = False
     regions: tuple[RegionUse, ...] = ()
+    dtype: str = ""
 
     @property
     def runs(self) -> bool:

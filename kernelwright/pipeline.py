@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,14 @@ from torch import nn
 from kernelwright.build.embedding import names_wanted
 from kernelwright.build.module import find_tools
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
-from kernelwright.deploy.embedded import with_libraries
+from kernelwright.deploy.embedded import Emitted, Tried, with_libraries
+from kernelwright.device_lock import clock
+from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.emit.write import default_path, write_file
 from kernelwright.emulated import select_without_device
-from kernelwright.errors import KernelwrightError
+from kernelwright.errors import DtypesInvalid, KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
@@ -27,9 +29,9 @@ from kernelwright.problem import Problem, load_problem
 from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.problem.seeds import others_kept
-from kernelwright.programs import Stages, understand, written
+from kernelwright.programs import Stages, emitted_text, understand, written
 from kernelwright.progress import Progress
-from kernelwright.records import words_of
+from kernelwright.records import Span, words_of
 from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
@@ -40,7 +42,6 @@ from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
 
 _TIMES = "Times are those of the file for the example's sizes alone, from which this one was made."
-_NOT_EMBEDDED = "A file for several sizes holds no compiled kernels: they are compiled where it is imported."
 
 
 def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -64,12 +65,16 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     settings = changed(settings, options)
     progress = progress or Progress()
     spent = progress.seconds_before()
-    stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent))
+    stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent),
+                    spans=[Span("start", "imports", 0.0, spent)] if spent else [], began=clock() - spent)
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)
+    if settings.dtypes and settings.dynamic:
+        raise DtypesInvalid(asked=", ".join(settings.dtypes),
+                            found=f"the file is to serve {', '.join(settings.dynamic)}")
     path = settings.output or default_path(model_or_path)
-    for written_to in filter(None, (path, settings.report)):
+    for written_to in filter(None, (path, settings.report, settings.trace)):
         check_output(written_to, settings.force)
     if is_here(target):
         find_tools(TARGETS[target])
@@ -101,20 +106,32 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                                                                 stages, keep, truths)
         served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
             if sizes and any(m.runs for m in modes) else []
+        final = modes
+        file = Emitted(text, module, lambda libraries: emitted_text(problem, final, example, target, device,
+                                                                    libraries)[0], [Tried(problem, modes, truths)])
         if not isinstance(served, list):
-            text, module, certificates, found = served
-            notes += [*found, *([_TIMES] if timings else []), *([_NOT_EMBEDDED] if embedded else [])]
+            file, certificates, found = served
+            notes += [*found, *([_TIMES] if timings else [])]
         else:
             notes += served
-        if embedded and isinstance(served, list):
-            text, found = with_libraries(problem, modes, example, target, device, settings, stages, text, module,
-                                         embedded, truths)
+        if settings.dtypes:
+            typed = serving_dtypes(problem, modes, example, target, device, settings, stages, timings, truths)
+            if isinstance(typed, ServedDtypes):
+                file, modes, certificates, timings = typed.file, typed.modes, typed.certificates, typed.timings
+            notes += typed.notes if isinstance(typed, ServedDtypes) else typed
+        text = file.text
+        if embedded:
+            text, found = with_libraries(file, target, settings, stages, embedded)
             notes += found
-        result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, module)
+        result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, file.module)
         keep(text)
         if path is not None:
             result = replace(result, path=path)
-    return result if settings.report is None else _with_page(result, settings.report, settings.force, stages)
+    if settings.trace is not None:
+        result = _beside(result, Result.save_trace, settings.trace, settings.force, stages, trace=settings.trace)
+    if settings.report is not None:
+        result = _beside(result, Result.save_report, settings.report, settings.force, stages)
+    return result
 
 
 def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs: dict[str, Any] | None = None,
@@ -144,16 +161,18 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 
 
-def _with_page(result: Result, page: Path, force: bool, stages: Stages) -> Result:
-    """The result with the page of its report written, or with a note where that failed: the file is there."""
+def _beside(result: Result, save: Callable[..., Path], path: Path, force: bool, stages: Stages,
+            **changes: Any) -> Result:
+    """The result with a page or a trace written beside its file, or with a note where that failed: the file is there.
+    changes: what of the result is so where it is written."""
     try:
-        with stages.stage("report"):
-            result.save_report(page, force=force)
+        with stages.stage("report", path.name):
+            save(result, path, force=force)
     except Exception as error:
         if not is_ours(error):
             raise
-        return replace(result, notes=(*result.notes, f"The page {page.name} is not written: {told(error)}."))
-    return result
+        return replace(result, notes=(*result.notes, f"{path.name} is not written: {told(error)}."))
+    return replace(result, **changes)
 
 
 @contextmanager
@@ -204,4 +223,4 @@ def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, targ
             and (found := m.timing.compiled_wins(replaced=m.runs))]
     given_up = dict.fromkeys(note for m in modes for note in m.notes)
     return Result(problem.name, text, None, target, device.name, described, (*notes, *given_up, *wins),
-                  dict(stages.seconds), module, construction(problem), device)
+                  dict(stages.seconds), module, construction(problem), device, tuple(stages.spans))

@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -63,7 +63,7 @@ from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import after_first_call, carried_attributes
 from kernelwright.problem.state import classes_of, in_mode_of, modes_of, tensors_kept
 from kernelwright.progress import Progress
-from kernelwright.records import words_of
+from kernelwright.records import Span, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.tune.budget import Budget, unmeasured
@@ -91,13 +91,25 @@ class Stages:
     progress: Progress
     budget: Budget = field(default_factory=lambda: unmeasured(20.0))
     seconds: dict[str, float] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    began: float = field(default_factory=clock)
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = clock()
-        with self.progress.stage(name):
-            yield
+    def stage(self, name: str, of: str = "") -> Iterator[None]:
+        """The block does the work of a stage. of: which part of it, for the trace of the run."""
+        started, place = clock(), len(self.spans)
+        self.spans.append(Span(name, of, started - self.began, None))  # before those within it
+        try:
+            with self.progress.stage(name):
+                yield
+        finally:
+            self.spans[place] = replace(self.spans[place], seconds=clock() - started)
         self.seconds[name] = self.seconds.get(name, 0.0) + clock() - started
+
+    def say(self, text: str) -> None:
+        """Show one line of detail within the current stage, and keep it."""
+        self.spans.append(Span("", text, clock() - self.began, None))
+        self.progress.say(text)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,
@@ -144,9 +156,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
             if settings.precision == "strict" and device.rounds_products:
                 graph = exact_convolutions(graph)
             try:
-                with stages.stage("rewrite"):
+                with stages.stage("rewrite", words_of(name)):
                     rewriting = rewrite(graph, device)
-                with stages.stage("plan"):
+                with stages.stage("plan", words_of(name)):
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
                     plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen,
                                      fuses_products=device.fuses_products)
@@ -277,7 +289,7 @@ def _captured(problem: Problem, name: str, model: nn.Module, example: list[Any],
     found: dict[bool, Captured] = {}
     for recording in (True, False):
         try:
-            with stages.stage("capture"):
+            with stages.stage("capture", words_of(name)):
                 found[recording] = _with_parts_left(problem, model, example, settings, recording, left, asked)
             if not asked.gradients:
                 return [(name, (False, True), found[recording])]
@@ -310,26 +322,32 @@ def _asked_in_vain(plain: Captured, recorded: Captured) -> bool:
 
 
 def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
-                 libraries: Sequence[Library] = (), sized: Sized | None = None) -> tuple[str, tuple]:
+                 libraries: Sequence[Library] = (), sized: Sized | None = None,
+                 examples: Mapping[str, list[Any]] | None = None) -> tuple[str, tuple]:
     """The emitted file's text, and its parts (variants, sources, support) for those who check them. libraries: of its
-    very kernels, that it holds. sized: what serves calls of several sizes, where the file does."""
+    very kernels, that it holds. sized: what serves calls of several sizes, where the file does. examples: the example
+    inputs by floating-point type, the model's own first, where the file serves several."""
     useful = [m for m in modes if m.runs]
     plans, sources = generate([m.plan for m in useful], target)
     support = support_text(sources.values(), target) if sources else ""
-    variants = [Variant(m.name, p, m.model, example, m.recordings, m.graph) for m, p in zip(useful, plans, strict=True)]
+    examples = examples or {}
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype)
+                for m, p in zip(useful, plans, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]
     header = make_header(problem.name, described, VERSION, device.title)
     if sized is not None:
         header = f"{header}\n\n{textwrap.fill(sized.header, 110)}"
+    if examples:
+        header += f"\n\nIt has kernels for {', '.join(examples)}, of which each call gets those of its tensors' type."
     names = {n for v in variants for n in own_classes(v.plan, v.model, v.inputs)}
     source = extract_model_source(problem, names=names)
     if source.clashes:
         raise SourceUnavailable(model=problem.class_name, found="it uses names that the emitted file needs: "
                                 + ", ".join(source.clashes))
     text = emit_file(header, source, variants, left, sources, support, target=TARGETS[target],
-                     name=name_in_file(problem), libraries=libraries, sized=sized)
+                     name=name_in_file(problem), libraries=libraries, sized=sized, dtypes=tuple(examples))
     return text, (variants, sources, support)
 
 

@@ -174,6 +174,20 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a run: a stage, or a moment in which it said something.
+
+    name: the stage's. words: what of it, such as a mode, or what was said. start: seconds from the command's start.
+    seconds: how long it took; None for a moment. Stages that lie within others come after these.
+    """
+
+    name: str
+    words: str
+    start: float
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ResultRecord:
     """What a result consists of: see :class:`kernelwright.result.Result`, which callers get."""
 
@@ -189,3 +203,7 @@ class ResultRecord:
     construction: str = "ModelNew(*get_init_inputs())"
     figures: Device | None = None
     """What the device can do at most; None where that was not asked."""
+    spans: tuple[Span, ...] = ()
+    """The stages of the run as they came, and what it said within them."""
+    trace: Path | None = None
+    """Where the run and its program are written as a trace; None where they are not."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from kernelwright.emit.write import write_file
 from kernelwright.records import ResultRecord
 from kernelwright.report import render_explanation, render_text, verdict
+from kernelwright.report.trace import render_trace
 from kernelwright.settings import check_output, settings_of
 from kernelwright.timing.baselines import EAGER, Timing
 from kernelwright.timing.speedup import UNKNOWN
@@ -108,6 +109,21 @@ class Result(ResultRecord):
         from kernelwright.report.html.page import render_html  # jinja2 is imported for whoever wants a page
 
         write_file(path, render_html(self), force=force)
+        return path
+
+    def save_trace(self, path: Path | str, *, force: bool = False) -> Path:
+        """Write a trace to ``path``, which ends in .json, and return that: the stages of the run, eager's operators and
+        the kernels of a forward in order, with the times that are known of them, in the Chrome trace event format that
+        ui.perfetto.dev opens. ``force``: also over another file.
+
+        Raises OutputFolderUnusable (KW401), OutputExists (KW402) or InvalidOption (KW403); then nothing is written.
+
+        >>> result.save_trace("trace.json").name
+        'trace.json'
+        """
+        path = settings_of(trace=Path(path)).trace or Path(path)
+        check_output(path, force)
+        write_file(path, render_trace(self), force=force)
         return path
 
     def __repr__(self) -> str:

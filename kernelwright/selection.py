@@ -21,7 +21,7 @@ from kernelwright.modes import ModeProgram, as_called, described_mode, distinct,
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.programs import Stages, model_of, new_model, written
-from kernelwright.records import UNTRIED
+from kernelwright.records import UNTRIED, words_of
 from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -220,7 +220,7 @@ def _faster_in_one_launch(problem: Problem, modes: list[ModeProgram], example: l
     except Exception as error:
         if not (isinstance(error, KernelwrightError) or is_ours(error) or is_out_of_memory(error)):
             raise
-        stages.progress.say(f"All calls in one launch: {told(error)}")
+        stages.say(f"All calls in one launch: {told(error)}")
         return {}, {}, {}
     timed = {m.program: timings[m.name] for m in distinct(modes) if m.name in timings}
     # What no graph was recorded of ran call by call.
@@ -295,7 +295,7 @@ def _timed(problem: Problem, modes: list[ModeProgram], emitted: ModuleType, exam
         if choose and mode.graph and not mode.plan.kernels:  # whether one launch of all calls may pay
             compilers |= compilers_of("graph", problem.device)
         try:
-            with stages.stage("time"):
+            with stages.stage("time", words_of(mode.name)):
                 own = candidate_of(emitted, problem, mode, settings) if mode.runs else None
                 candidate = as_called(mode, own) if own is not None else None
                 chooses = choose and own is not None and settings.launch == "auto" and runs_as_graph(emitted, mode)

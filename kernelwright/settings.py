@@ -29,6 +29,8 @@ Effort = Literal["quick", "normal", "thorough"]
 Baselines = Literal["compile", "all", "graph", "none"]
 Launch = Literal["auto", "graph", "direct"]
 
+#: The floating-point types that a file may serve.
+DTYPES = ("float16", "bfloat16", "float32", "float64")
 #: What a file may hold compiled kernels for.
 EMBED_CHOICES = "names with commas between: x86-64 to x86-64-v4 for processors; sm_80, sm_90a and others, ptx, for GPUs"
 _LEVEL = r"(?:x86-64(?:-v[234])?|sm_\d{2,3}a?|ptx)"
@@ -104,11 +106,13 @@ class Options(TypedDict, total=False):
     json: bool
     output: Path | str | None
     report: Path | str | None
+    trace: Path | str | None
     seed: int
     threads: int | None
     tiny: bool
     model: str | None
     dynamic: Dynamic
+    dtypes: Sequence[Any] | str
     embed: bool | str
 
 
@@ -157,6 +161,9 @@ class Settings:
     """Path of the emitted file, or None for the default."""
     report: Path | None = _option(None, "An HTML page with the whole report, beside what is printed; by default, none.")
     """Path of the report's page, or None for none."""
+    trace: Path | None = _option(None, "A trace of the run, of eager's operators and of the kernels, for "
+                                 "ui.perfetto.dev; by default, none.")
+    """Path of the trace, or None for none."""
     seed: int = _option(0, "Seed of the first parameters and inputs; checks use further seeds after it.")
     """First seed, 0 <= seed < 2**63."""
     threads: int | None = _option(None, "CPU threads for kernels and the reference; by default, PyTorch's.")
@@ -171,6 +178,9 @@ class Settings:
                                        "size.")
     """Sizes that may differ from call to call, as texts; a mapping of arguments to axes to (low, high) or (name, low,
     high) is taken, too."""
+    dtypes: tuple[str, ...] = _option((), "Floating-point types that the file serves beside the model's own: kernels "
+                                      "for the model after .bfloat16(), .half(), .float() or .double().")
+    """Names of further floating-point types, of DTYPES; a text with commas and PyTorch's own are taken, too."""
     embed: bool | str = _option(False, "Compiled kernels in the file, so that it needs no compiler: True for machines "
                                 "like this one (its level of x86-64 and x86-64-v3, or its GPU), or names of what they "
                                 "are for, with commas between: x86-64-v2, x86-64-v3, x86-64-v4; sm_80, sm_90a, ptx.")
@@ -182,13 +192,23 @@ class Settings:
         except (ValueError, TypeError, AttributeError):
             raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each "
                            "axis once, with 1 <= low <= high", "the example's sizes alone") from None
+        named = self.dtypes.split(",") if isinstance(self.dtypes, str) else self.dtypes
+        try:
+            dtypes = tuple(str(dtype).strip().removeprefix("torch.") for dtype in named)
+        except TypeError:
+            dtypes = ("",)
+        if not set(dtypes) <= set(DTYPES) or len(set(dtypes)) < len(dtypes):
+            raise _invalid("dtypes", self.dtypes, f"names with commas between, each once: {', '.join(DTYPES)}",
+                           "the model's own type alone")
+        object.__setattr__(self, "dtypes", dtypes)
         for option in fields(self):
             value, choices = getattr(self, option.name), option.metadata["choices"]
             if choices and value not in choices:
                 raise _invalid(option.name, value, " or ".join(choices), option.default)
             if option.type == "bool" and not isinstance(value, bool):
                 raise _invalid(option.name, value, "True or False", option.default)
-        for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page")):
+        for name, ending, default in (("output", ".py", "NAME_new.py"), ("report", ".html", "no page"),
+                                      ("trace", ".json", "no trace")):
             if isinstance(path := getattr(self, name), str):
                 path = Path(path)
                 object.__setattr__(self, name, path)
@@ -208,8 +228,8 @@ class Settings:
     def as_json(self) -> dict[str, Any]:
         """The settings as a JSON-ready dictionary."""
         values = {option.name: getattr(self, option.name) for option in fields(self)}
-        values["dynamic"] = list(self.dynamic)
-        return values | {name: str(values[name]) if values[name] else None for name in ("output", "report")}
+        values |= {"dynamic": list(self.dynamic), "dtypes": list(self.dtypes)}
+        return values | {name: str(values[name]) if values[name] else None for name in ("output", "report", "trace")}
 
 
 def settings_of(**values: Any) -> Settings:

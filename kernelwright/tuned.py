@@ -119,7 +119,7 @@ class Tuning:
         if self._orders_decide():
             seconds = min(_MOST_ORDERS, _OF_ORDERS * self.stages.budget.seconds)
             ends, programs = clock() + seconds, distinct(modes)
-            with self.stages.stage("tune"):
+            with self.stages.stage("tune", "convolutions in both memory orders"):
                 for place, mode in enumerate(programs):
                     layouts.convolution_seconds(mode.plan, self.problem.device,
                                                 max(0.0, ends - clock()) / (len(programs) - place))
@@ -195,7 +195,7 @@ class Tuning:
             return modes
         plans, late, unmeasured = {}, list[Node](), 0
         ends, programs = clock() + seconds, distinct(modes)
-        with self.stages.stage("tune"):
+        with self.stages.stage("tune", "contractions"):
             for place, mode in enumerate(programs):
                 kept, key = _kept_anyway(mode), self._key(mode)
                 if not seconds and recall(_CONTRACTED, key) is None:  # to ask for each takes seconds of a deep network
@@ -207,7 +207,7 @@ class Tuning:
                     continue
                 chosen, left = contractions.choose(
                     mode.plan.graph, mode.captured, kept, self._leaf_values(mode), problem.device, self.device,
-                    self.stages.budget, strict=settings.precision == "strict", say=self.stages.progress.say,
+                    self.stages.budget, strict=settings.precision == "strict", say=self.stages.say,
                     seconds=max(0.0, ends - clock()) / (len(programs) - place),
                     there=self.ahead.there if self.ahead is not None else None,
                     build_all=self.ahead.build if self.ahead is not None else build_libraries,
@@ -281,7 +281,7 @@ class Tuning:
         ends = clock() + seconds
         while True:
             try:
-                with self.stages.stage("tune"):
+                with self.stages.stage("tune", "regions of kernels"):
                     times, untried = region_times(
                         [m.plan for m in modes], partial(_picked, self._values, modes), self.problem.device,
                         self.device, self.target, max(0.0, ends - clock()) if seconds else 0.0)
@@ -306,7 +306,7 @@ class Tuning:
         others: dict[Hashable, ModeProgram] = {}
         ratios: dict[Hashable, float] = {}  # of those that earlier runs measured
         ends, programs, promised = clock() + seconds, distinct(modes), dict[Hashable, float]()
-        with self.stages.stage("tune"):
+        with self.stages.stage("tune", "memory orders"):
             for place, mode in enumerate(programs):
                 timed, known_seconds = self._convolution_seconds(
                     mode, max(0.0, ends - clock()) / (2 * (len(programs) - place)))
@@ -354,7 +354,7 @@ class Tuning:
             with self.stages.stage("build"):
                 files.append(built(self.problem, some, self.example, self.target, self.device)[2])
         found: dict[Hashable, float] = {}
-        with self.stages.stage("tune"):
+        with self.stages.stage("tune", "whole programs in both memory orders"):
             for place, mode in enumerate(waiting):
                 programs = {name: as_called(mode, candidate_of(module, self.problem, mode, self.settings))
                             for name, module in zip((layouts.FIRST, layouts.LAST), files, strict=True)}

@@ -160,7 +160,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                 break
             whole = failure.hopeless or late
             if not whole and searches[mode.name] < SEARCHES and failure not in culprits:
-                with stages.stage("verify"):
+                with stages.stage("verify", f"which kernel of {words_of(mode.name)} is at fault"):
                     tolerance = trials_of(problem, mode, settings, seconds, brief=True).tolerance_for(
                         failure.trial.distribution if failure.trial is not None else AS_GIVEN)
                     culprits[failure] = culprits_of(problem, mode, failure, target, device, settings, tolerance,
@@ -395,7 +395,7 @@ def certificate_of(problem: Problem, mode: ModeProgram, emitted: Any, settings: 
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
     of fewer trials, which are not run again."""
     make_float64 = float64_maker(problem, mode, settings)
-    with stages.stage("verify"):
+    with stages.stage("verify", words_of(mode.name)):
         plan = trials_of(problem, mode, settings, seconds, brief=brief)
         return certify_both(lambda: share_large(model_of(problem, mode, settings), mode.model),
                             cache(lambda: candidate_of(emitted, problem, mode, settings)),  # one for both

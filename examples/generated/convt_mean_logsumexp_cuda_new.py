@@ -861,6 +861,8 @@ def _kernelwright_check(values, checks, count=0):
             problem = f"is {value.dtype} {list(value.shape)}, not {dtype} {list(shape)}"
             if place < count and value.dtype is dtype and value.ndim == len(shape):
                 problem += "; kernelwright's option --dynamic writes a file for several sizes"
+            if value.is_floating_point() and dtype.is_floating_point and value.dtype is not dtype:
+                problem += "; kernelwright's option --dtypes writes a file for several types"
             raise _KernelwrightMisfit(name, problem)
         if value.layout is not torch.strided:
             raise _KernelwrightMisfit(name, "is sparse")

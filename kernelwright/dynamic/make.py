@@ -93,7 +93,7 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
             if like.name not in made:
                 template, found = template_of(problem, like, sizes, device, settings, stages)
                 made[like.name] = ModeOfSizes(like.name, like.name, like.model, template, like.graph, tuple(found))
-            with stages.stage("capture"):
+            with stages.stage("capture", f"{words_of(mode.name)}, at several sizes"):
                 calls[mode.name] = Calls(problem, mode, sizes, settings)
                 same = calls[mode.name].alike(points)
             own.append(replace(made[like.name], name=mode.name, like=like.name, model=mode.model))
@@ -109,7 +109,7 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
         kept.append(mode)
     if all(found == {example} for found in served.values()):
         raise Differs("; ".join(dict.fromkeys(notes)) or "there are no kernels")
-    with stages.stage("generate"):
+    with stages.stage("generate", "texts for several sizes"):
         return _texts(problem, own, kept, served, calls, sizes, points, few, target, settings, notes)
 
 

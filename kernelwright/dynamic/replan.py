@@ -88,7 +88,7 @@ def planned_at(problem: Problem, mode: ModeProgram, sizes: Sequence[Size], point
         raise Differs(f"at sizes {in_words(sizes, point)} the model is not captured: {graph}")
     if settings.precision == "strict" and device.rounds_products:
         graph = exact_convolutions(graph)
-    with stages.stage("plan"):
+    with stages.stage("plan", f"at sizes {in_words(sizes, point)}"):
         found = ModeProgram(mode.name, mode.model, graph, rewrite(graph, device, mode.rewriting.dropped), mode.plan,
                             mode.recordings)
         found = replace(found, plan=_planned(found, mode, device))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import ModuleType
 from typing import Any
 
-from torch import nn
-
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import compile_cuda, find_cuda_compiler, load_text
 from kernelwright.codegen.generate import is_here
+from kernelwright.deploy.embedded import Emitted, Tried
 from kernelwright.device_lock import without_device
 from kernelwright.dynamic.conditions import lookup
 from kernelwright.dynamic.formulas import Sizes
@@ -20,6 +19,7 @@ from kernelwright.dynamic.make import Made, made_of_sizes
 from kernelwright.dynamic.records import Differs
 from kernelwright.dynamic.replan import in_words
 from kernelwright.dynamic.sizes import Size, of_sizes
+from kernelwright.emit.embedded import Library
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, distinct
 from kernelwright.problem import Problem
@@ -45,8 +45,8 @@ def _advice(sizes: Sequence[Size]) -> list[str]:
             "example with more elements there may give kernels for all."] if ones else []
 
 
-#: A file's text, the model, the certificates by mode, and sentences for the report.
-Served = tuple[str, nn.Module | None, dict[str, Certificate], list[str]]
+#: A file, the certificates by mode, and sentences for the report.
+Served = tuple[Emitted, dict[str, Certificate], list[str]]
 
 
 def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], example: list[Any],
@@ -62,7 +62,7 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     while True:
         try:
             made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up)
-            with stages.stage("build"):
+            with stages.stage("build", "the file for several sizes"):
                 text, _ = emitted_text(problem, modes, example, target, device, sized=made.sized)
                 if not emulated_here:
                     with without_device():
@@ -83,8 +83,24 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
             return [f"The file serves the example's sizes alone, not {asked}: {told(error)}."]
         if not failures:
             notes = [*made.notes, *_said(sizes, made, points, emulated=emulated_here)]
-            return text, None if emulated_here else new_model(emitted, problem, settings.seed), certificates, notes
+            module = None if emulated_here else new_model(emitted, problem, settings.seed)
+            return Emitted(text, module, _emitting(problem, modes, example, target, device, made),
+                           _to_try(problem, modes, sizes, points)), certificates, notes
         given_up |= failures
+
+
+def _emitting(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
+              made: Made) -> Callable[[Sequence[Library]], str]:
+    """How the file's text is made with libraries of its kernels."""
+    return lambda libraries: emitted_text(problem, modes, example, target, device, libraries, sized=made.sized)[0]
+
+
+def _to_try(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size],
+            points: Mapping[str, Sequence[Sizes]]) -> list[Tried]:
+    """What libraries are tried with: the example's sizes, and the other end of what each mode serves."""
+    others = [(m, points[m.name][1]) for m in modes if len(points.get(m.name, ())) > 1]
+    return [Tried(problem, list(modes), Truths(problem.device)),
+            *(Tried(of_sizes(problem, sizes, point), [m], Truths(problem.device)) for m, point in others)]
 
 
 def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes]], *, emulated: bool) -> list[str]:

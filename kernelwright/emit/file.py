@@ -41,6 +41,7 @@ from kernelwright.emit.runtime import (
     RUNTIME,
     RUNTIME_EMBEDDED,
     SIZED_RUNTIME,
+    SIZED_RUNTIME_EMBEDDED,
     STRUCTURES,
     conditions_of,
 )
@@ -59,8 +60,8 @@ OF_PROGRAM = ("run", "given")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One mode to emit: its plan, a model in that mode, example inputs, whether its calls record gradients, and whether
-    it runs as a CUDA graph where it can."""
+    """One mode to emit: its plan, a model in that mode, example inputs, whether its calls record gradients, whether it
+    runs as a CUDA graph where it can, and, in a file for several floating-point types, which of them it serves."""
 
     mode: str
     plan: Plan
@@ -68,6 +69,7 @@ class Variant:
     inputs: list[Any]
     recordings: tuple[bool, ...] = (False, True)
     graph: bool = False
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +154,10 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
 
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
               sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str,
-              libraries: Sequence[Library] = (), sized: Sized | None = None) -> str:
+              libraries: Sequence[Library] = (), sized: Sized | None = None, dtypes: Sequence[str] = ()) -> str:
     """The emitted file's text. ``modes_left`` are modes whose forward stays the original; ``libraries`` those of its
-    very kernels that it holds. sized: what serves calls of several sizes, where the file does."""
+    very kernels that it holds. sized: what serves calls of several sizes, where the file does. dtypes: the
+    floating-point types that it serves, the model's own first, where these are several."""
     indent = source.body_indent
     docstring = '"""' + header.strip().replace("\\", "\\\\").replace('"""', "'''") + '\n"""'
     future, imports = _future(source.imports)
@@ -181,11 +184,13 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         of_modes = [[*((key, text if key != "compiled" else "None") for key, text in facts
                        if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode])]
                     for v, facts in zip(variants, of_modes, strict=True)]
+    if dtypes:
+        of_modes = [[(key, text if key != "compiled" else "None") for key, text in facts] for facts in of_modes]
     holds = conditions([of_model, *of_modes])
     of_model, *of_modes = written_facts([of_model, *of_modes], holds)
     holds |= {
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
-        "SIZED": sized is not None,
+        "SIZED": sized is not None, "TYPED": bool(dtypes),
         "EMBEDDED": bool(libraries),
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
@@ -194,8 +199,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         "ORDERS": any(leaf.get("order") is not None for v in variants
                       for leaf in (*v.plan.graph.inputs, *plan_tensors(v.plan).values()) if leaf is not None),
     }
-    tables = _tables([v.mode for v in variants], of_model, of_modes, [(v.model.training, v.recordings)
-                                                                      for v in variants])
+    tables = _tables(variants, of_model, of_modes, dtypes)
     tables = f"{sized.tables}\n\n\n{tables}" if sized is not None else tables
     forward = _forward(indent, modes_left, "kernels" if kernels.launchers else "graph",
                        why=not hasattr(variants[0].model, "why"))
@@ -211,7 +215,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if kernels.launchers:
         names |= {"_kernelwright_library"}
     classes = used(STRUCTURES, names)
-    whole = SIZED_RUNTIME if sized is not None else RUNTIME_EMBEDDED if libraries else RUNTIME
+    plain, embedded = (RUNTIME, RUNTIME_EMBEDDED) if sized is None else (SIZED_RUNTIME, SIZED_RUNTIME_EMBEDDED)
+    whole = embedded if libraries else plain
     runtime = used(folded(whole, holds), names | names_in(ast.parse(classes)))
     there = {"import torch", *set(imports.splitlines()).intersection(IMPORTS.splitlines())} - {""}
     runtime = "\n".join(line for line in private(runtime).split("\n") if line not in there)
@@ -231,22 +236,25 @@ def banner(title: str) -> str:
     return f"# {title} " + "-" * (_WIDTH - len(title) - 3)
 
 
-def _tables(modes: Sequence[str], of_model: Facts, of_modes: Sequence[Facts],
-            calls: Sequence[tuple[bool, tuple[bool, ...]]]) -> str:
+def _tables(variants: Sequence[Variant], of_model: Facts, of_modes: Sequence[Facts], dtypes: Sequence[str]) -> str:
     """The facts that a call must fulfil: what all modes have in common, what each has of its own, and which of them
-    serves a call, by (training, whether gradients are recorded)."""
+    serves a call, by (training, whether gradients are recorded), behind the type where the file serves several."""
     common = [fact for fact in of_modes[0] if all(fact in facts for facts in of_modes)]
     name = "_KERNELWRIGHT_MODEL"
     result = [_table(name, [*of_model, *common])]
     result += [_table(f"_KERNELWRIGHT_{mode.upper()}", [fact for fact in facts if fact not in common], spread=name)
-               for mode, facts in zip(modes, of_modes, strict=True)]
-    by_call: dict[tuple[bool, bool], list[str]] = {}
-    for mode, (training, recordings) in zip(modes, calls, strict=True):
-        for recording in recordings:
-            by_call.setdefault((training, recording), []).append(f"_KERNELWRIGHT_{mode.upper()}")
-    rows = [f"    {call!r}: {names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'},"
+               for mode, facts in zip([v.mode for v in variants], of_modes, strict=True)]
+    by_call: dict[str, list[str]] = {}
+    for variant in variants:
+        for recording in variant.recordings:
+            call = f"({f'torch.{variant.dtype}, ' if dtypes else ''}{variant.model.training}, {recording})"
+            by_call.setdefault(call, []).append(f"_KERNELWRIGHT_{variant.mode.upper()}")
+    rows = [f"    {call}: {names[0] if len(names) == 1 else '(' + ', '.join(names) + ')'},"
             for call, names in by_call.items()]
-    result.append("\n".join(["_KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()", *rows, "}"]))
+    if dtypes:
+        result.append(f"_KERNELWRIGHT_DTYPES = ({', '.join(f'torch.{dtype}' for dtype in dtypes)})")
+    by = "the type, model.training" if dtypes else "model.training"
+    result.append("\n".join([f"_KERNELWRIGHT_PLANS = {{  # by {by} and torch.is_grad_enabled()", *rows, "}"]))
     return "\n\n".join(result)
 
 

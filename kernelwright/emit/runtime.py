@@ -13,19 +13,22 @@ from kernelwright.emit.runtime_attributes import ATTRIBUTES
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS, START
 from kernelwright.emit.runtime_call import CALL, ONCE, PARTS, REQUIRE, STRUCTURES
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
+from kernelwright.emit.runtime_dtypes import DTYPES
 from kernelwright.emit.runtime_embedded import EMBEDDED
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 from kernelwright.emit.runtime_sizes import KEPT_BY_SIZES, SIZES
 from kernelwright.emit.runtime_twin import TWIN
 
-_MOST = (FORMS, ATTRIBUTES, GUARD, TWIN, CALL, AHEAD, GRAPH, COMPILE)
+_MOST = (FORMS, ATTRIBUTES, GUARD, DTYPES, TWIN, CALL, AHEAD, GRAPH, COMPILE)
 _REST = (*_MOST, ONCE, REQUIRE, PARTS)
 RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_REST])
 #: Of a file that holds its kernels compiled: these come last, so that a reader meets everything else before.
 RUNTIME_EMBEDDED = "\n\n".join([IMPORTS, BUILD, *_REST, EMBEDDED, START])
 #: Of a file that serves calls of several sizes.
-SIZED_RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_MOST, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS])
+_OF_SIZES = (*_MOST, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS)
+SIZED_RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_OF_SIZES])
+SIZED_RUNTIME_EMBEDDED = "\n\n".join([IMPORTS, BUILD, *_OF_SIZES, EMBEDDED, START])
 
 
 def conditions_of(target: Target) -> dict[str, bool]:
@@ -54,5 +57,5 @@ def forms_text() -> str:
 
 
 __all__ = ["IMPORTS", "KERNEL_MARK", "METHOD", "PIECE_CHARACTERS", "PIECE_KERNELS", "RUNTIME",
-           "RUNTIME_EMBEDDED", "SIZED_RUNTIME", "STRUCTURES", "build_text", "conditions_of", "fitting_text",
-           "forms_text", "units_text"]
+           "RUNTIME_EMBEDDED", "SIZED_RUNTIME", "SIZED_RUNTIME_EMBEDDED", "STRUCTURES", "build_text", "conditions_of",
+           "fitting_text", "forms_text", "units_text"]

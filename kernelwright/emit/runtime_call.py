@@ -2,7 +2,8 @@
 their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
-TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes.
+TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes; TYPED: it
+serves several floating-point types.
 """
 
 ONCE = '''\
@@ -354,7 +355,10 @@ def _kernelwright_call(model, inputs, named, plans):
     if torch.compiler.is_compiling():
         return _kernelwright_compiled(model, inputs, named)
     try:
-        facts = plans.get((model.training, torch.is_grad_enabled()))
+        if TYPED:
+            facts = plans.get((_kernelwright_dtype_of(model, inputs, named), model.training, torch.is_grad_enabled()))
+        else:
+            facts = plans.get((model.training, torch.is_grad_enabled()))
         if OTHER_MODE:
             if type(facts) is tuple:  # by the modules in the other mode
                 others = tuple([path for path, m in model.named_modules() if m.training != model.training])

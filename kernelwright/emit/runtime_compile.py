@@ -5,7 +5,7 @@ compiled call runs again; what it would compute is left out by the compiler, as 
 check of ours but that of the tensors, and of the model's floats, which the compiler may leave open. Calls that record
 gradients are the original computation's: the compiler then differentiates it, and needs its values.
 
-Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and ORDERS.
+Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, ORDERS and TYPED.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def _kernelwright_serving(model, count, names):
     """The name of the operator that serves a call of ``count`` arguments by position and ``names`` by keyword, and
     those names in the order of the arguments; then, a line each, path, name and value of each float of the model's. ""
     where the original computation serves it. Warns of what does not fit."""
-    facts = _KERNELWRIGHT_PLANS.get((model.training, torch.is_grad_enabled()))
+    if TYPED:
+        asked = model.training, torch.is_grad_enabled()
+        facts = next((found for call, found in _KERNELWRIGHT_PLANS.items() if call[1:] == asked), None)
+    else:
+        facts = _KERNELWRIGHT_PLANS.get((model.training, torch.is_grad_enabled()))
     if OTHER_MODE:
         if type(facts) is tuple:
             others = tuple([path for path, m in model.named_modules() if m.training != model.training])

@@ -27,6 +27,8 @@ def as_json(result: ResultRecord) -> dict[str, Any]:
         "notes": list(result.notes),
         "stages": plain(result.stages),
         "figures": plain(result.figures),
+        "spans": plain(result.spans),
+        "trace": str(result.trace) if result.trace is not None else None,
     }
 
 

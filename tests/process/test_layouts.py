@@ -171,7 +171,7 @@ RESULTS = {
     "convolution": lambda m, x: m[0](x), "both": lambda m, x: ((y := F.relu(m[0](x)) * 2), m[1](y)),
     "view": lambda m, x: m[0](x).permute(0, 2, 3, 1), "slice": lambda m, x: m[0](x)[:, 1:3],
     "flat": lambda m, x: (m[0](x) * 2).flatten(1), "flat convolution": lambda m, x: m[0](x).flatten(1),
-    "kept pool": lambda m, x: F.max_pool2d(m[0](x), 3, ceil_mode=True), "mean": lambda m, x: m[0](x).mean((2, 3)),
+    "kept pool": lambda m, x: F.avg_pool2d(m[0](x), 3, 2, 1, False, False), "mean": lambda m, x: m[0](x).mean((2, 3)),
     "mean and value": lambda m, x: ((y := m[0](x)).mean((2, 3), keepdim=True) * 2, y.sum(1), y),
     "truth": lambda m, x: (m[0](x) > 0.1, m[0](x) * 2), "shuffle": lambda m, x: F.pixel_shuffle(m[0](x), 2) * 2,
     "interpolate": lambda m, x: m[1](F.interpolate(F.relu(m[0](x)), scale_factor=2)) * 2,

@@ -33,8 +33,8 @@ COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", 
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths", "verified",
-         "tuned", "selection", "emulated", "deploy", "dynamic", "pipeline", "dynamo", "judge", "propose", "suite",
-         "fuzz", "cache", "__init__", "cli_options", "cli_frame", "cli", "__main__")
+         "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "pipeline", "dynamo", "judge", "propose",
+         "suite", "fuzz", "cache", "__init__", "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
                "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")

@@ -87,7 +87,9 @@ def test_user_frame_is_the_innermost_of_the_users_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [
     {"target": "opencl"}, {"precision": "loose"}, {"effort": "none"}, {"seed": -1}, {"seed": 2**63}, {"seed": True},
     {"threads": 0}, {"threads": 2.0}, {"force": 1}, {"output": "a.txt"},
-    {"report": "a.txt"}, {"report": 3}, {"embed": "znver4"}, {"embed": "x86-64-v3,"}, {"embed": 3}], ids=str)
+    {"report": "a.txt"}, {"report": 3}, {"trace": "a.html"}, {"dtypes": "int8"}, {"dtypes": "half,"},
+    {"dtypes": ("float16", "float16")}, {"dtypes": 3},
+    {"embed": "znver4"}, {"embed": "x86-64-v3,"}, {"embed": 3}], ids=str)
 def test_invalid_option(options: dict) -> None:
     with pytest.raises(errors.InvalidOption) as caught:
         Settings(**options)
@@ -101,7 +103,8 @@ def test_settings_defaults_and_output() -> None:
                                     "effort": "normal", "force": False,
                                     "quiet": False, "json": False, "output": None, "seed": 0, "threads": None,
                                     "baselines": "compile", "tiny": False, "model": None, "budget": None,
-                                    "launch": "auto", "report": None, "embed": False, "dynamic": []}
+                                    "launch": "auto", "report": None, "trace": None, "embed": False, "dynamic": [],
+                                    "dtypes": []}
     assert Settings(report="page.html").report == Path("page.html")
 
 

@@ -32,7 +32,7 @@ from kernelwright.build.embedding import (
     own_level,
 )
 from kernelwright.build.library import opened, runs_here
-from kernelwright.build.module import find_cuda_compiler, find_tools, kernels_of
+from kernelwright.build.module import find_cuda_compiler, find_tools, kernels_of, load_text
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.deploy.wheel import make_wheel
 from kernelwright.emit.assembly import folded, used
@@ -555,3 +555,29 @@ def test_one_missing_program_is_named_by_the_file(files, tmp_path):
     for there, missing in (("ninja", "the C++ compiler c++"), ("c++", "ninja")):
         found = run(problem, text, tmp_path / there, (there,))
         assert found["trouble"] == f"the kernels could not be built (not found: {missing})"
+
+
+def test_a_file_for_several_sizes_holds_its_kernels_too(tmp_path):
+    """Loaded without a compiler, it serves other sizes than the example's with kernels."""
+    text = """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(torch.sigmoid(x) * 2, -1)
+
+        def get_inputs():
+            return [torch.rand(4, 3, 32)]
+        """
+    path = write_problem(tmp_path, "several", text)
+    with pytest.MonkeyPatch.context() as patch:
+        short_budgets(patch)
+        result = kernelwright.optimize(path, target="cpp", effort="quick", baselines="none", dynamic="x:0=1..8",
+                                       embed="x86-64,x86-64-v2")
+    assert [label["for"] for label in labels(result.source)] == ["x86-64-v2", "x86-64"], result.notes
+    assert "sized" in result.source and any("holds its kernels compiled" in note for note in result.notes)
+    found = run(path, result.source, tmp_path / "without")
+    assert found["library"] and not found["started"] and found["why"] == [{}] * 3 and not found["warnings"]
+    ours = load_text(result.source, "several")
+    for batch in (1, 3, 8):
+        x = torch.rand(batch, 3, 32)
+        with torch.no_grad(), kernels_run(ours):
+            torch.testing.assert_close(ours.ModelNew()(x), torch.softmax(torch.sigmoid(x) * 2, -1))

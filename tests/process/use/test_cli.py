@@ -181,11 +181,13 @@ def test_unusable_output_folder(command, tmp_path, folder):
     assert snapshot(tmp_path) == before
 
 
-def test_existing_page_is_kept(command, tmp_path):
+def test_an_existing_page_or_trace_is_kept(command, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     (tmp_path / "page.html").write_text("precious\n")
+    (tmp_path / "trace.json").write_text("precious\n")
     before = snapshot(tmp_path)
     refused(command("optimize", path, "--report", "page.html"), "KW402")
+    refused(command("optimize", path, "--trace", "trace.json"), "KW402")
     assert snapshot(tmp_path) == before
 
 
@@ -214,7 +216,8 @@ def test_usage_errors(capfd, arguments):
 
 @pytest.mark.parametrize("option", [["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"],
                                     ["--seed", "-1"], ["--threads", "0"], ["-o", "result.txt"],
-                                    ["--report", "page.txt"], ["--embed-for", "znver4"], ["--embed-for", "sm_90a"]])
+                                    ["--report", "page.txt"],
+                                    ["--trace", "trace.txt"], ["--embed-for", "znver4"], ["--embed-for", "sm_90a"]])
 def test_option_values(capfd, tmp_path, option):
     path = problem(tmp_path, PASSES, INPUTS)
     assert cli.run(["optimize", str(path), *option, "--quiet", "--json"]) == 2
@@ -262,7 +265,8 @@ def test_optimize(command, cache, tmp_path):
     """JSON and nothing else on stdout, the file written, and its ModelNew computes what Model does."""
     path = problem(tmp_path, GLOBAL_MEAN)
     before = path.read_bytes()
-    done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp", "--report", "page.html")
+    done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp", "--report", "page.html",
+                   "--trace", "trace.json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == 1 and document["target"] == "cpp"
@@ -274,10 +278,14 @@ def test_optimize(command, cache, tmp_path):
     assert "a line of the user's own" in done.stderr
     assert "capture" in done.stderr  # progress
     assert path.read_bytes() == before
-    assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py", "page.html"}
+    assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py", "page.html", "trace.json"}
+    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    stages = {event["args"]["stage"] for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 1}
+    assert stages >= set(document["stages"]) | {"start"}
+    assert any(event["name"].startswith(mode["kernels"][0]["name"]) for event in trace["traceEvents"])
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     first = kernelwright.report.units.seconds(mode["timing"]["entries"]["candidate"]["median"])
-    assert page.startswith("<!doctype html>") and first in page
+    assert page.startswith("<!doctype html>") and first in page and "trace.json" in page
     assert "problem.py:11: return torch.mean(self.up(x)" in page
     assert all(f"<b>{kernel['name']}</b>" in page for kernel in mode["kernels"]) and "no text of that name" not in page
     assert sum(step["operations"] for step in mode["captured_steps"]) == mode["before"]["operations"]
