@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from kernelwright.ir.node import Node, constant, make, walk
+from kernelwright.ir.scalar import INTEGERS
 
 #: Operators that may raise an error for values of a tensor, where nobody reads what they give, too.
 _REFUSING = re.compile(r"embedding|gather|index|take|scatter|nll_loss|cross_entropy_loss|binary_cross_entropy\.|one_hot"
@@ -29,20 +30,49 @@ def truth(value: Node) -> Node:
     return value if not value.rank else make("reshape", value, shape=())
 
 
+def _all(truths: Node) -> Node:
+    return truths if not truths.rank else make("amin", truths, axes=tuple(range(truths.rank)), keepdim=False)
+
+
 def _within_unit(x: Node) -> Node:
     """Whether all of x is between 0 and 1, which NaN is not."""
     inside = make("logical_and", make("ge", x, constant(0.0)), make("le", x, constant(1.0)))
-    return inside if not x.rank else make("amin", inside, axes=tuple(range(x.rank)), keepdim=False)
+    return _all(inside)
 
 
 def _of_probabilities(node: Node) -> list[Node]:
     return [_within_unit(x) for x in node.inputs[:2] if x.size]
 
 
+def _by_no_zero(node: Node) -> list[Node]:
+    by = node.inputs[1]
+    whole = node.dtype in INTEGERS and by.op != "constant" and by.size > 0
+    return [_all(make("ne", by, constant(0)))] if whole else []
+
+
+def _of_its_axis(node: Node) -> list[Node]:
+    """That indices are numbers of elements."""
+    x, index = node.inputs
+    if not index.size:
+        return []
+    size = x.shape[node["axis"]]
+    least = make("ge", index, constant(-size if node.get("wraps") else 0))
+    return [_all(make("logical_and", least, make("lt", index, constant(size))))]
+
+
 #: Operators of ours that may become kernels, with what PyTorch asks of their values.
-_CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {"binary_cross_entropy": _of_probabilities}
+_CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {
+    "binary_cross_entropy": _of_probabilities,
+    **dict.fromkeys(("floor_divide", "trunc_divide", "remainder", "fmod"), _by_no_zero),
+    **dict.fromkeys(("taken", "gather"), _of_its_axis),
+}
+
+
+def conditions_of(node: Node) -> list[Node]:
+    """The truth values that hold where PyTorch does not refuse the values of one operator."""
+    return _CONDITIONS[node.op](node) if node.op in _CONDITIONS else []
 
 
 def conditions(roots: Iterable[Node]) -> list[Node]:
     """The truth values that hold where PyTorch refuses nothing that is computed for ``roots``."""
-    return [condition for node in walk(roots) if node.op in _CONDITIONS for condition in _CONDITIONS[node.op](node)]
+    return [condition for node in walk(roots) for condition in conditions_of(node)]
