@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from kernelwright.ir.graph import Check
 from kernelwright.ir.node import Node, constant, make, walk
 from kernelwright.ir.scalar import INTEGERS
 
@@ -51,20 +52,21 @@ def _by_no_zero(node: Node) -> list[Node]:
 
 
 def _of_its_axis(node: Node) -> list[Node]:
-    """That indices are numbers of elements."""
-    x, index = node.inputs
+    """That indices are numbers of elements, or of classes."""
+    index = node.inputs[-1]
     if not index.size:
         return []
-    size = x.shape[node["axis"]]
+    size = node["count"] if node.op == "one_hot" else node.inputs[0].shape[node["axis"]]
     least = make("ge", index, constant(-size if node.get("wraps") else 0))
     return [_all(make("logical_and", least, make("lt", index, constant(size))))]
 
 
+_DIVISIONS = ("floor_divide", "trunc_divide", "remainder", "fmod")
 #: Operators of ours that may become kernels, with what PyTorch asks of their values.
 _CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {
     "binary_cross_entropy": _of_probabilities,
-    **dict.fromkeys(("floor_divide", "trunc_divide", "remainder", "fmod"), _by_no_zero),
-    **dict.fromkeys(("taken", "gather"), _of_its_axis),
+    **dict.fromkeys(_DIVISIONS, _by_no_zero),
+    **dict.fromkeys(("taken", "gather", "one_hot"), _of_its_axis),
 }
 
 
@@ -73,6 +75,15 @@ def conditions_of(node: Node) -> list[Node]:
     return _CONDITIONS[node.op](node) if node.op in _CONDITIONS else []
 
 
-def conditions(roots: Iterable[Node]) -> list[Node]:
-    """The truth values that hold where PyTorch refuses nothing that is computed for ``roots``."""
-    return [condition for node in walk(roots) for condition in conditions_of(node)]
+def checks(roots: Iterable[Node], device: str) -> list[Check]:
+    """What holds where PyTorch refuses nothing that is computed for ``roots`` on a kind of device.
+
+    On a CPU alone it refuses to divide whole numbers by zero. A file that is written there for another device waits for
+    the answer, so that nothing fails on that device that would not.
+    """
+    result = []
+    for node in walk(roots):
+        divides = node.op in _DIVISIONS
+        if not divides or device == "cpu":
+            result += [Check(condition, waited=divides) for condition in conditions_of(node)]
+    return result

@@ -74,6 +74,10 @@ CASES: dict[str, Case] = {
     "bilinear of 16 bits": (lambda x: F.interpolate(x.bfloat16(), (9, 4), mode="bilinear").float() * 2 + 1, (IMAGE,)),
     "skipped and resized": (lambda x, y: torch.cat([F.interpolate(x, (8, 8), mode="bilinear"), y[:2, :, :8]], 1) * 2,
                             (IMAGE, torch.randn(2, 3, 8, 8, generator=G))),
+    "one hot": (lambda t: F.one_hot(t, 9).float() * 2 + 1, (TOKENS,)),
+    "one hot, sums": (lambda t, w: (F.one_hot(t, 9) * 3).sum(1) + F.one_hot(t[0, 0], 9), (TOKENS, TABLE)),
+    "windows as columns": (lambda x: F.unfold(x * 2, (3, 2), padding=(1, 0), stride=(2, 1)).exp() * 2, (IMAGE,)),
+    "windows, sum": (lambda x: F.unfold(x, 2).sum(1) * 2 + 1, (IMAGE,)),
     "one row": (lambda x, r: x[:1].index_select(0, r[:1] * 0) * 2 + 1, (X, ROWS)),
     "maximum": (lambda t, w: F.embedding(t, w).amax(1) * 2, (TOKENS, TABLE)),
     "scan": (lambda t, w: F.embedding(t, w).cumsum(1) * 2, (TOKENS, TABLE)),
@@ -104,7 +108,8 @@ def looked_up(name: str) -> int:
 
 
 #: Which element is read is computed by loops alone, and not beside other pieces of a copy.
-ELSEWHERE = ("pieces", "scan", "product", "nearest (10, 14)", "skipped and resized")
+ELSEWHERE = ("pieces", "scan", "product", "nearest (10, 14)", "skipped and resized", "one hot", "one hot, sums",
+             "windows as columns", "windows, sum")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -55,3 +55,12 @@ def _take_along(a: Arguments) -> Node:
     if any(i != s for k, (i, s) in enumerate(zip(index.shape, x.shape, strict=True)) if k != axis):
         raise NotConvertible("operands that are broadcast")
     return make("gather", x, index, axis=axis)
+
+
+@converts("one_hot.default")
+def _one_hot(a: Arguments) -> Node:
+    """Of a known number of classes: else they are those that there are."""
+    index = a["self"]
+    if index.dtype != "int64" or a["num_classes"] < 1:
+        raise NotConvertible("as many classes as there are")
+    return make("one_hot", index, count=a["num_classes"])

@@ -15,6 +15,7 @@ from kernelwright.capture.converters.table import (
     part,
     permuted,
     reshape,
+    spread,
 )
 from kernelwright.capture.values import NotCapturable
 from kernelwright.ir.node import Node, make
@@ -126,6 +127,22 @@ def _roll(a: Arguments) -> Node:
 def _triangle(a: Arguments) -> Node:
     x = a["self"] if a["self"].dtype == "bool" else float_only(a["self"])
     return make("triangle", x, lower=a["operator"].startswith("tril"), diagonal=a["diagonal"])
+
+
+@converts("im2col.default")
+def _windows_as_columns(a: Arguments) -> Node:
+    """The windows of padded images, each as a column."""
+    x = float_only(a["self"])
+    kernel, dilation, padding, stride = (spread(a[name], 2) for name in
+                                         ("kernel_size", "dilation", "padding", "stride"))
+    if x.rank != 4 or dilation != (1, 1):
+        raise NotConvertible("an image without a batch, or windows with gaps")
+    if any(padding):
+        x = make("pad", x, amounts=((0, 0), (0, 0), *((p, p) for p in padding)), value=0.0)
+    for axis in (0, 1):
+        x = make("unfold", x, axis=axis + 2, size=kernel[axis], step=stride[axis])
+    batch, channels, rows, columns = x.shape[:4]
+    return reshape(permuted(x, (0, 1, 4, 5, 2, 3)), (batch, channels * kernel[0] * kernel[1], rows * columns))
 
 
 _MODES = {

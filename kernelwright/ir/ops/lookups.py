@@ -132,6 +132,8 @@ def _between_code(_: list[str], node: Applied) -> str:
 declare("taken", "opaque", taken, _taken_code, operations=lambda node: node.size)
 declare("gather", "opaque", lambda x, index, *, axis: torch.gather(x, axis, index), "torch.gather({0}, {axis}, {1})",
         operations=lambda node: node.size)
+declare("one_hot", "opaque", lambda index, *, count: F.one_hot(index, count), "F.one_hot({0}, {count})",
+        operations=lambda node: node.size)
 declare("border", "opaque", border,
         lambda inputs, node: f"F.pad({inputs[0]}, {_widths(node['amounts'])}, mode={node['mode']!r})",
         operations=lambda node: node.size)

@@ -42,6 +42,13 @@ def gather(node: Node) -> Node:
     return _lookup(x, {node["axis"]: index}, tuple(range(x.rank)), node.shape)
 
 
+def one_hot(node: Node) -> Node:
+    """Whether an index is each of the numbers."""
+    index, = node.inputs
+    same = make("eq", reshape(index, (*index.shape, 1)), cast(make("places", count=node["count"]), index.dtype))
+    return cast(same, node.dtype)
+
+
 def border(node: Node) -> Node:
     """The elements that the positions of each axis with a border are."""
     x, = node.inputs
@@ -78,10 +85,11 @@ def resampled(node: Node) -> Node:
     return cast(along(tuple(moved), {}), x.dtype)
 
 
-LOWERINGS = {"taken": taken, "gather": gather, "border": border, "resampled": resampled}
+LOWERINGS = {"taken": taken, "gather": gather, "one_hot": one_hot, "border": border, "resampled": resampled}
 
 
 def has_form(node: Node) -> bool:
     """Whether kernels may look the elements up: there are some, whose numbers and indices kernels know."""
-    return all(i.dtype in ("int64", "int32") for i in node.inputs[1:]) and node.inputs[0].rank > 0 \
-        and all(prod(n.shape) for n in (node, *node.inputs))
+    known = all(i.dtype in ("int64", "int32") for i in node.inputs[1:])
+    some = all(prod(n.shape) for n in (node, *node.inputs))
+    return known and some and (node.inputs[0].rank > 0 or node.op == "one_hot")

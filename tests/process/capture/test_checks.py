@@ -15,6 +15,8 @@ from emitted_tools import assert_like, emit, import_path, kernels_run, models, o
 
 import kernelwright
 from kernelwright.build.emulation import load_emulated
+from kernelwright.capture.checks import checks
+from kernelwright.ir.node import constant, make
 from kernelwright.roofline.devices import H200
 
 
@@ -167,16 +169,27 @@ def test_cpp(case, tmp_path) -> None:
     check(case, original, emitted)
 
 
+#: What a GPU does not assert by itself.
+WAITED = ("raise", "divisions by numbers in tensors")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without a device kernels run under the emulation")
-@pytest.mark.parametrize("name", ["binary_cross_entropy", "elements that indices choose", "raise", "_assert_async"])
+@pytest.mark.parametrize("name", ["binary_cross_entropy", "elements that indices choose", *WAITED, "_assert_async"])
 def test_cuda(name, tmp_path) -> None:
     """What PyTorch's kernels assert on the device is asserted there; what Python waits for, it waits for."""
     path = write_problem(tmp_path, "refuses", text_of(CASES[name]))
     source = kernelwright.explain(path, target="cuda", device=H200).source
     kernels = re.search(r'_KERNELWRIGHT_SOURCE = r"""\n(.*?)"""', source, re.DOTALL)[1]
     check(CASES[name], import_path(path), load_emulated(source, kernels, "refuses"))
-    assert ("torch._assert_async(" in source.split("# The kernels")[1]) == (name != "raise")
-    assert ("_kernelwright_require(" in source) == (name == "raise")
+    assert ("torch._assert_async(" in source.split("# The kernels")[1]) == (name not in WAITED)
+    assert ("_kernelwright_require(" in source) == (name in WAITED)
+
+
+def test_a_device_that_divides_by_zero_is_not_asked() -> None:
+    x, y = (make("input", name=name, shape=(3,), dtype="int64") for name in "xy")
+    quotient = make("floor_divide", x, y)
+    assert [check.waited for check in checks([quotient], "cpu")] == [True] and checks([quotient], "cuda") == []
+    assert checks([make("floor_divide", x, constant(3))], "cpu") == []
 
 
 def test_an_error_of_the_program_alone_is_no_error(tmp_path: Path) -> None:
