@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from kernelwright.ir.graph import Check
 from kernelwright.ir.node import Node, constant, make, walk
+from kernelwright.ir.scalar import INTEGERS
 
 #: Operators that may raise an error for values of a tensor, where nobody reads what they give, too.
 _REFUSING = re.compile(r"embedding|gather|index|take|scatter|nll_loss|cross_entropy_loss|binary_cross_entropy\.|one_hot"
@@ -29,20 +31,59 @@ def truth(value: Node) -> Node:
     return value if not value.rank else make("reshape", value, shape=())
 
 
+def _all(truths: Node) -> Node:
+    return truths if not truths.rank else make("amin", truths, axes=tuple(range(truths.rank)), keepdim=False)
+
+
 def _within_unit(x: Node) -> Node:
     """Whether all of x is between 0 and 1, which NaN is not."""
     inside = make("logical_and", make("ge", x, constant(0.0)), make("le", x, constant(1.0)))
-    return inside if not x.rank else make("amin", inside, axes=tuple(range(x.rank)), keepdim=False)
+    return _all(inside)
 
 
 def _of_probabilities(node: Node) -> list[Node]:
     return [_within_unit(x) for x in node.inputs[:2] if x.size]
 
 
+def _by_no_zero(node: Node) -> list[Node]:
+    by = node.inputs[1]
+    whole = node.dtype in INTEGERS and by.op != "constant" and by.size > 0
+    return [_all(make("ne", by, constant(0)))] if whole else []
+
+
+def _of_its_axis(node: Node) -> list[Node]:
+    """That indices are numbers of elements, or of classes."""
+    index = node.inputs[-1]
+    if not index.size:
+        return []
+    size = node["count"] if node.op == "one_hot" else node.inputs[0].shape[node["axis"]]
+    least = make("ge", index, constant(-size if node.get("wraps") else 0))
+    return [_all(make("logical_and", least, make("lt", index, constant(size))))]
+
+
+_DIVISIONS = ("floor_divide", "trunc_divide", "remainder", "fmod")
 #: Operators of ours that may become kernels, with what PyTorch asks of their values.
-_CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {"binary_cross_entropy": _of_probabilities}
+_CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {
+    "binary_cross_entropy": _of_probabilities,
+    **dict.fromkeys(_DIVISIONS, _by_no_zero),
+    **dict.fromkeys(("taken", "gather", "one_hot"), _of_its_axis),
+}
 
 
-def conditions(roots: Iterable[Node]) -> list[Node]:
-    """The truth values that hold where PyTorch refuses nothing that is computed for ``roots``."""
-    return [condition for node in walk(roots) if node.op in _CONDITIONS for condition in _CONDITIONS[node.op](node)]
+def conditions_of(node: Node) -> list[Node]:
+    """The truth values that hold where PyTorch does not refuse the values of one operator."""
+    return _CONDITIONS[node.op](node) if node.op in _CONDITIONS else []
+
+
+def checks(roots: Iterable[Node], device: str) -> list[Check]:
+    """What holds where PyTorch refuses nothing that is computed for ``roots`` on a kind of device.
+
+    On a CPU alone it refuses to divide whole numbers by zero. A file that is written there for another device waits for
+    the answer, so that nothing fails on that device that would not.
+    """
+    result = []
+    for node in walk(roots):
+        divides = node.op in _DIVISIONS
+        if not divides or device == "cpu":
+            result += [Check(condition, waited=divides) for condition in conditions_of(node)]
+    return result

@@ -24,7 +24,8 @@ from kernelwright.capture.aliases import (
 )
 from kernelwright.capture.buffers import settle_buffers
 from kernelwright.capture.carried import beside_inputs, own_name
-from kernelwright.capture.checks import conditions, may_refuse, truth
+from kernelwright.capture.checks import checks as checks_of
+from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
 from kernelwright.capture.nodes import item_of, operand_of, operator_of
@@ -157,7 +158,7 @@ class Converter:
         roots = (*outputs, *self.updates.values(), *(c.value for c in self.checks))
         read = set(walk(roots))  # what draws, or updates statistics, is done also where nothing is made of its result
         self.checks += [Check(call) for call in self.lasting if call not in read]
-        checks = tuple(dict.fromkeys([*self.checks, *map(Check, conditions(roots))]))
+        checks = tuple(dict.fromkeys([*self.checks, *checks_of(roots, self.device.type)]))
         carried = tuple((leaf_of("buffer", self.carried[n.name], n.meta["val"]), tuple(n.meta["val"].stride()))
                         for n in self.program.graph.nodes if n.name in self.carried
                         and (n.users or self.carried[n.name] in found))

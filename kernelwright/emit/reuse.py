@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from kernelwright.ir.node import Node
-from kernelwright.plan.expressions import Load, walk
+from kernelwright.plan.expressions import Element, Load, walk
 from kernelwright.plan.kernels import LoopKernel
 from kernelwright.plan.records import KernelStep, Step
 
@@ -62,5 +62,6 @@ def writes_where_it_reads(kernel: LoopKernel, number: int) -> bool:
             or kernel.input_dtypes[number] != kernel.output_dtypes[0]:
         return False
     store = kernel.outer_stores[0]
-    loads = [node for node in walk(store.expression) if isinstance(node, Load) and node.buffer == number]
-    return bool(loads) and all(load.index == store.index and not load.guards for load in loads)
+    loads = [node for node in walk(store.expression) if isinstance(node, (Load, Element)) and node.buffer == number]
+    return bool(loads) and all(isinstance(load, Load) and load.index == store.index and not load.guards
+                               for load in loads)

@@ -28,6 +28,18 @@ _LINES: tuple[tuple[tuple[int, int], float, str], ...] = (
         torch.fmod({x}, 0.7)
         torch.copysign({x}, {y})
         torch.fmax({x}, {y})
+        torch.fmin({x}, {y})
+        torch.fmod({x}, {y}.abs() + 0.5)
+        torch.remainder({x}, {y}.abs() + 0.5)
+        torch.div({x}, {y}.abs() + 0.5, rounding_mode='floor')
+        torch.div({x}, 0.7, rounding_mode='trunc')
+        torch.asin(torch.tanh({x}))
+        torch.cosh(torch.tanh({x}))
+        torch.acosh({x}.abs() + 1)
+        torch.atanh(torch.tanh({x}) * 0.9)
+        torch.xlogy({unit}, {y}.abs() + 0.5)
+        torch.where(torch.isinf({x}) | torch.signbit({x}), {y}, {x})
+        torch.rad2deg(torch.tanh({x}))
      """),
     ((0, 5), 8.0, """
         torch.pow(2.0, {x}.tanh())
@@ -73,6 +85,9 @@ _LINES: tuple[tuple[tuple[int, int], float, str], ...] = (
         {whole} ^ 5
         ~{whole}
         {whole} // 2 + {whole} % 3
+        {whole} // ({whole} + 1) - {whole} % ({whole} + 2)
+        torch.div({whole}, {whole} + 1, rounding_mode='trunc')
+        torch.fmod({whole}, {whole} + 2)
         {whole}.clamp(1, 3) * {x}
         {whole}.sum()
         {whole}.float().mean() + {x}
@@ -97,6 +112,9 @@ _LINES: tuple[tuple[tuple[int, int], float, str], ...] = (
         torch.concat([{x}, {y}], {axis})
         torch.broadcast_tensors({x}, {x}.sum())[1]
         torch.diff({x}, dim={axis})
+        torch.fliplr({x}.unsqueeze(0))
+        torch.roll({x}, 2)
+        torch.tril({x}.unsqueeze(0) > 0)
         torch.rot90({x}.unsqueeze(0))
         torch.atleast_2d({x})
         {x}.new_zeros(2).sum() + {x}
@@ -118,6 +136,8 @@ _LINES: tuple[tuple[tuple[int, int], float, str], ...] = (
         torch.cumsum({x}, {axis})
         torch.linalg.vector_norm({x}, float('inf'), {axis})
         torch.nansum({x}, {axis})
+        torch.var_mean({x}, {axis}, correction=0)[1]
+        torch.aminmax({x}, dim={axis})[0]
         torch.cummax({x}, {axis})[1]
         torch.sum({x}, {axis}, dtype=torch.float64)
         torch.mean({x}, {axis}, dtype=torch.float64)

@@ -188,8 +188,11 @@ def _embedding(d: Draw, x: Value) -> None:
 
 @production("interpolate", 0.6, (3, 5))
 def _interpolate(d: Draw, x: Value) -> None:
-    mode = d.one_of(["nearest", {3: "linear", 4: "bilinear", 5: "trilinear"}[x.rank]])
-    d.emit(f"F.interpolate({x}, scale_factor=2, mode='{mode}')", bits=x.bits)
+    linear = {3: "linear", 4: "bilinear", 5: "trilinear"}[x.rank]
+    mode = d.one_of(["nearest", "nearest-exact", linear])
+    corners = d.one_of(["", ", align_corners=True"]) if mode == linear else ""
+    to = d.one_of(["scale_factor=2", "scale_factor=1.5", f"size={d.size(7)}"])
+    d.emit(f"F.interpolate({x}, {to}, mode='{mode}'{corners})", bits=x.bits)
 
 
 @production("pixel shuffle", 0.3, (4, 4))

@@ -38,7 +38,8 @@ class ScalarFunction:
 FUNCTIONS: dict[str, ScalarFunction] = {}
 # These turn a rounding into a whole step: what they see must be rounded as PyTorch rounds it.
 JUMPS = ("floor", "ceil", "round", "trunc", "sign", "threshold", "hardshrink", "eq", "ne", "lt", "le", "gt", "ge",
-         "logical_and", "logical_or", "logical_not")
+         "logical_and", "logical_or", "logical_not", "fmod", "remainder", "floor_divide", "heaviside", "nan_to_num",
+         "isfinite", "isinf", "signbit")
 
 
 def _row(name: str, arity: int, text: str, reference: Callable[..., torch.Tensor], *, monotone: int = 0,
@@ -67,6 +68,19 @@ _row("round", 1, "kw_round({0})", torch.round, monotone=1)
 _row("trunc", 1, "kw_trunc({0})", torch.trunc, monotone=1)
 _row("maximum", 2, "kw_maximum({0}, {1})", torch.maximum, monotone=1)
 _row("minimum", 2, "kw_minimum({0}, {1})", torch.minimum, monotone=1)
+# Of a number and NaN the number, of two zeros the first.
+_row("fmax", 2, "(({1} != {1} || {0} >= {1}) ? {0} : {1})", torch.fmax, monotone=1)
+_row("fmin", 2, "(({1} != {1} || {0} <= {1}) ? {0} : {1})", torch.fmin, monotone=1)
+_row("fmod", 2, "kw_fmod({0}, {1})", torch.fmod, cost=20)
+_row("remainder", 2, "kw_remainder({0}, {1})", torch.remainder, cost=22)
+_row("floor_divide", 2, "kw_floor_divide({0}, {1})", torch.floor_divide, cost=28)
+_row("copysign", 2, "kw_copysign({0}, {1})", torch.copysign)
+_row("hypot", 2, "kw_hypot({0}, {1})", torch.hypot, range=(0.0, inf), cost=12)
+_row("heaviside", 2, "({0} == real(0) ? {1} : real({0} > real(0)))", torch.heaviside, cost=2)
+# The numbers are of the tensor's own type.
+_row("nan_to_num", 4, "({0} != {0} ? {1} : ({0} == real(INFINITY) ? {2} : ({0} == -real(INFINITY) ? {3} : {0})))",
+     lambda x, nan, high, low: torch.where(x != x, nan, torch.where(x == inf, high, torch.where(x == -inf, low, x))),
+     cost=4)
 
 # Exponentials and logarithms.
 _row("exp", 1, "kw_exp({0})", torch.exp, monotone=1, range=(0.0, inf), cost=10)
@@ -77,6 +91,17 @@ _row("log2", 1, "kw_log2({0})", torch.log2, monotone=1, cost=12)
 _row("log10", 1, "kw_log10({0})", torch.log10, monotone=1, cost=14)
 _row("sin", 1, "kw_sin({0})", torch.sin, range=(-1.0, 1.0), cost=20)
 _row("cos", 1, "kw_cos({0})", torch.cos, range=(-1.0, 1.0), cost=20)
+_row("tan", 1, "kw_tan({0})", torch.tan, cost=26)
+_row("asin", 1, "kw_asin({0})", torch.asin, monotone=1, range=(-1.571, 1.571), cost=20)
+_row("acos", 1, "kw_acos({0})", torch.acos, monotone=-1, range=(0.0, 3.142), cost=20)
+_row("atan", 1, "kw_atan({0})", torch.atan, monotone=1, range=(-1.571, 1.571), cost=20)
+_row("atan2", 2, "kw_atan2({0}, {1})", torch.atan2, range=(-3.142, 3.142), cost=26)
+_row("sinh", 1, "kw_sinh({0})", torch.sinh, monotone=1, cost=20)
+_row("cosh", 1, "kw_cosh({0})", torch.cosh, range=(1.0, inf), cost=20)
+_row("asinh", 1, "kw_asinh({0})", torch.asinh, monotone=1, cost=28)
+_row("acosh", 1, "kw_acosh({0})", torch.acosh, monotone=1, range=(0.0, inf), cost=28)
+_row("atanh", 1, "kw_atanh({0})", torch.atanh, monotone=1, cost=24)
+_row("xlogy", 2, "(({0} == real(0) && {1} == {1}) ? real(0) : {0} * kw_log({1}))", torch.xlogy, cost=14)
 _row("erf", 1, "kw_erf({0})", torch.erf, monotone=1, range=(-1.0, 1.0), cost=20)
 _row("erfcx", 1, "kw_erfcx({0})", torch.special.erfcx, monotone=-1, range=(0.0, inf), cost=40)
 _row("tanh", 1, "kw_tanh({0})", torch.tanh, monotone=1, range=(-1.0, 1.0), cost=14)
@@ -123,6 +148,9 @@ _row("ge", 2, "real({0} >= {1})", torch.ge, range=(0.0, 1.0))
 _row("logical_and", 2, "real({0} != real(0) && {1} != real(0))", torch.logical_and, range=(0.0, 1.0))
 _row("logical_or", 2, "real({0} != real(0) || {1} != real(0))", torch.logical_or, range=(0.0, 1.0))
 _row("logical_not", 1, "real({0} == real(0))", torch.logical_not, range=(0.0, 1.0))
+_row("isfinite", 1, "real(kw_abs({0}) < real(INFINITY))", torch.isfinite, range=(0.0, 1.0))
+_row("isinf", 1, "real(kw_abs({0}) == real(INFINITY))", torch.isinf, range=(0.0, 1.0))
+_row("signbit", 1, "real(kw_copysign(real(1), {0}) < real(0))", torch.signbit, range=(0.0, 1.0))
 _row("where", 3, "({0} != real(0) ? {1} : {2})", lambda c, a, b: torch.where(c.bool(), a, b))
 
 # Kernels use these where they keep what PyTorch rounds; they are no operators of the graph. A sum that compilers make
@@ -132,12 +160,22 @@ UNFUSED = {
     for name, reference in (("add", torch.add), ("sub", torch.sub))
 }
 # Functions whose last operation is a multiplication on some target.
-PRODUCTS = ("mul", "square", "div", "silu", "gelu_erf", "gelu_tanh", "mish", "hardswish", "softsign")
+PRODUCTS = ("mul", "square", "div", "silu", "gelu_erf", "gelu_tanh", "mish", "hardswish", "softsign", "xlogy")
 ROUNDINGS = {
     name: ScalarFunction(f"round_{name}", 1, text, lambda x, name=name: x.to(getattr(torch, name)).to(x.dtype), cost=8)
     for name, text in (("float32", "real(float({0}))"), ("float16", "real(kw_float16_value(kw_float16_bits({0})))"),
                        ("bfloat16", "real(kw_bfloat16_value(kw_bfloat16_bits({0})))"))
 }
+
+
+
+def _divided(quotient: str) -> str:
+    return f"({{1}} == 0 ? whole(0) : {{1}} == -1 ? whole(-uwhole({{0}})) : {quotient})"
+
+
+def _rest(rest: str) -> str:
+    return f"({{1}} == 0 || {{1}} == -1 ? whole(0) : {rest})"
+
 
 # Integers in kernels: arguments and results are ``whole``, 64 bits wide, and wrap as in PyTorch (``uwhole`` is the
 # unsigned type, whose overflow is defined). Comparisons give truth values, which are of type ``real``.
@@ -159,9 +197,13 @@ _WHOLE = (
     ("bitwise_or", 2, "({0} | {1})", torch.bitwise_or),
     ("bitwise_xor", 2, "({0} ^ {1})", torch.bitwise_xor),
     ("bitwise_not", 1, "(~{0})", torch.bitwise_not),
-    # By constants other than 0 only; rounded down, and the remainder has the divisor's sign.
-    ("floor_divide", 2, "({0} / {1} - whole(({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0)))", torch.floor_divide),
-    ("remainder", 2, "({0} % {1} + (({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0) ? {1} : whole(0)))", torch.remainder),
+    # Rounded down, and the remainder has the divisor's sign; and toward zero. By zero, where the original computation
+    # raises an error, they are zero, as processors stop there; and where a quotient leaves the range.
+    ("floor_divide", 2, _divided("{0} / {1} - whole(({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0))"), torch.floor_divide),
+    ("remainder", 2, _rest("{0} % {1} + (({0} % {1} != 0) & (({0} % {1} ^ {1}) < 0) ? {1} : whole(0))"),
+     torch.remainder),
+    ("trunc_divide", 2, _divided("{0} / {1}"), lambda x, y: torch.div(x, y, rounding_mode="trunc")),
+    ("fmod", 2, _rest("{0} % {1}"), torch.fmod),
     *((name, 2, f"real({{0}} {sign} {{1}})", getattr(torch, name))
       for name, sign in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))),
 )

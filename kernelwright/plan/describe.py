@@ -9,6 +9,7 @@ from math import prod
 from kernelwright.algebra.engine import Rewriting
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, Origin, walk
+from kernelwright.ir.ops.lookups import TABLES
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.contraction.record import Contraction, TargetTiling
 from kernelwright.plan.kernels import (
@@ -55,6 +56,9 @@ def place(origin: Origin | None) -> str:
     return origin.module
 
 
+_TITLES = {"border": "pad", "resampled": "interpolate"}
+
+
 def title(node: Node) -> str:
     """An operator's name as a reader knows it."""
     if node.op == "opaque":
@@ -62,7 +66,9 @@ def title(node: Node) -> str:
     if node.op == "convolution":
         rank = len(node["stride"])
         return f"conv_transpose{rank}d" if node["transposed"] else f"conv{rank}d"
-    return node.op
+    if node.op == "taken":
+        return "index" if node["wraps"] or node["axis"] else "embedding"
+    return _TITLES.get(node.op, node.op)
 
 
 def meaning(step: KernelStep) -> str:
@@ -185,13 +191,14 @@ def rule_uses(rewriting: Rewriting) -> tuple[RuleUse, ...]:
 
 
 def kept_uses(plan: Plan) -> tuple[Kept, ...]:
-    """The operators that stay torch calls; views cost nothing and are not mentioned."""
+    """The operators that stay torch calls; views, and what says where kernels find elements, cost nothing and are not
+    mentioned."""
     result = []
     for step in plan.steps:
         if not isinstance(step, TorchStep) or step.node.kind in ("view", "leaf") or step.node.op == "item":
             continue
-        if any(update.value is step.node for update in plan.effects):
-            continue  # a batch counter
+        if step.node.op in TABLES or any(update.value is step.node for update in plan.effects):
+            continue  # made once, or a batch counter
         node = step.node
         same = (r for n, r in plan.kept.items() if not isinstance(r, Unrolled)
                 and (n is node or (n.op == node.op and n.origin == node.origin)))

@@ -67,7 +67,8 @@ class _Interned(metaclass=_Interning):
 class Load(_Interned):
     """Element ``index`` of input number ``buffer``; ``otherwise`` where a guard fails.
 
-    The value is of the kernel's arithmetic, or where ``whole`` a 64-bit integer.
+    The value is of the kernel's arithmetic, or where ``whole`` a 64-bit integer. ``counts``: every element of the input
+    is its own number, so that a target may take the position in place of it.
     """
 
     buffer: int
@@ -75,6 +76,7 @@ class Load(_Interned):
     guards: tuple[Guard, ...] = ()
     otherwise: float = 0.0
     whole: bool = False
+    counts: bool = False
 
     def __post_init__(self) -> None:
         moved = 0
@@ -84,7 +86,7 @@ class Load(_Interned):
         object.__setattr__(self, "axes", moved)
 
     def key(self) -> tuple:
-        return self.buffer, self.index, self.guards, repr(self.otherwise), self.whole
+        return self.buffer, self.index, self.guards, repr(self.otherwise), self.whole, self.counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +123,10 @@ class Apply(_Interned):
     def key(self) -> tuple:
         return self.function, *map(id, self.arguments)
 
+    def of(self, arguments: tuple[Expression, ...]) -> Apply:
+        """The same of other arguments."""
+        return Apply(self.function, arguments)
+
     def __repr__(self) -> str:
         """Every part below once, by number."""
         numbers: dict[Expression, int] = {}
@@ -130,6 +136,22 @@ class Apply(_Interned):
             parts.append(f"{part.function}({', '.join(f'${numbers[a]}' for a in part.arguments)})"
                          if isinstance(part, Apply) else repr(part))
         return f"Apply<{'; '.join(parts)}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Element(Apply):
+    """The element of input number ``buffer`` whose number is the only argument, a whole number that is within the input
+    whatever the kernel loads. The value is of the kernel's arithmetic, or where ``whole`` a 64-bit integer."""
+
+    buffer: int = 0
+    whole: bool = False
+
+    def key(self) -> tuple:
+        return self.buffer, self.whole, *map(id, self.arguments)
+
+    def of(self, arguments: tuple[Expression, ...]) -> Element:
+        """The same input's element at another place."""
+        return Element(self.function, arguments, self.buffer, self.whole)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +174,7 @@ Expression = Load | Constant | Apply | Reduced
 def is_whole(expression: Expression) -> bool:
     """Whether the value is a 64-bit integer and not of the kernel's floating type."""
     match expression:
-        case Load(whole=whole):
+        case Load(whole=whole) | Element(whole=whole):
             return whole
         case Apply(function=function):
             return function in WHOLE_RESULTS
@@ -200,6 +222,16 @@ def walk(*roots: Expression, into: Callable[[Apply], bool] | None = None) -> Ite
                 yield expression
 
 
+def buffers_of(*roots: Expression) -> set[int]:
+    """The numbers of the inputs that expressions read."""
+    return {e.buffer for e in walk(*roots) if isinstance(e, (Load, Element))}
+
+
+def element(buffer: int, place: Expression, whole: bool) -> Element:
+    """The element of an input at a place."""
+    return Element("element", (place,), buffer, whole)
+
+
 def loaded(expression: Expression) -> Load:
     """An operand that lies in memory, where that has been made sure of."""
     assert isinstance(expression, Load), expression
@@ -220,7 +252,7 @@ def replaced(expression: Expression, change: Callable[[Expression], Expression |
         if current in memo:
             continue
         if isinstance(current, Apply) and current in opened:
-            memo[current] = Apply(current.function, tuple(memo[argument] for argument in current.arguments))
+            memo[current] = current.of(tuple(memo[argument] for argument in current.arguments))
             continue
         new = change(current)
         if new is None and isinstance(current, Apply):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 from kernelwright.algebra.build import MOMENTS
+from kernelwright.capture.checks import conditions_of
 from kernelwright.failures import is_ours, told
-from kernelwright.ir.graph import BufferUpdate, Graph
+from kernelwright.ir.graph import BufferUpdate, Check, Graph
 from kernelwright.ir.node import Node, number_of
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.compile.extrema import ExtremumLoop, compile_extremum
@@ -19,7 +20,7 @@ from kernelwright.plan.compile.scans import ScanLoop, compile_scan
 from kernelwright.plan.compile.special import special_kernel
 from kernelwright.plan.contraction.compile import ContractionLoop, compile_contraction
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.expressions import Expression, Load
+from kernelwright.plan.expressions import Element, Expression, Load, buffers_of
 from kernelwright.plan.expressions import walk as walk_expression
 from kernelwright.plan.groups import Group, Grouping, base
 from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
@@ -117,7 +118,8 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     """
     # A norm that stays a torch call updates its statistics by itself.
     effects = tuple(e for e in graph.effects if e.owner is None or (e.owner not in kept and lowerable(e.owner)))
-    roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in graph.checks)]))
+    asked = _asked(graph, kept_whole(kept))
+    roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in asked)]))
     whole: set[Node] = set()
     apart = frozenset((*kept_whole(kept), *unrolled(kept), *products, *channels_last))
     rolled = "rolled", fuses_products, *roots, apart
@@ -138,9 +140,17 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     updates = tuple(BufferUpdate(e.name, lowered.values[e.value]) for e in effects)
     steps, written = _write_buffers(steps, updates, results)
     left = tuple(u for u in updates if u.name not in written)
-    checks = tuple(replace(c, value=lowered.values[c.value]) for c in graph.checks if c.is_truth)
+    checks = tuple(replace(c, value=lowered.values[c.value]) for c in asked if c.is_truth)
     return Plan(graph, tuple(alternating(steps)), results, left, kept, channels_last, contractions=products,
                 checks=checks, fuses_products=fuses_products)
+
+
+def _asked(graph: Graph, kept: Collection[Node]) -> list[Check]:
+    """The graph's checks but for those of operators that stay torch calls, which refuse values by themselves."""
+    by_calls, by_others = set[Node](), set[Node]()
+    for node in graph.nodes() if graph.checks else ():
+        (by_calls if node in kept else by_others).update(conditions_of(node))
+    return [c for c in graph.checks if c.value not in by_calls or c.value in by_others]
 
 
 def _grouped(lowered: Lowered, known: dict[Hashable, Any]) -> tuple[Grouping, dict[Group, _Compiled]]:
@@ -294,7 +304,7 @@ def _buffers(kernel: LoopKernel | Scan | Extremum | Contraction) -> set[int]:
         kernel = kernel if isinstance(kernel, LoopKernel) else kernel.as_loop
         roots = [r.expression for r in kernel.reductions]
         roots += [s.expression for s in (*kernel.row_stores, *kernel.outer_stores)]
-    return {e.buffer for e in walk_expression(*roots) if isinstance(e, Load)}
+    return buffers_of(*roots)
 
 
 def _computed(group: Group, grouping: Grouping) -> list[Node]:
@@ -363,7 +373,8 @@ def _same_place(kernel: LoopKernel, buffer: int, output: int) -> bool:
     others = [*(r.expression for r in kernel.reductions),
               *(s.expression for s in (*kernel.row_stores, *kernel.outer_stores) if s is not store)]
 
-    def loads(root: Expression) -> list[Load]:
-        return [e for e in walk_expression(root) if isinstance(e, Load) and e.buffer == buffer]
+    def loads(root: Expression) -> list[Load | Element]:
+        return [e for e in walk_expression(root) if isinstance(e, (Load, Element)) and e.buffer == buffer]
 
-    return not any(loads(root) for root in others) and all(e.index == store.index for e in loads(store.expression))
+    return not any(loads(root) for root in others) and all(
+        isinstance(e, Load) and e.index == store.index for e in loads(store.expression))

@@ -33,6 +33,8 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
     typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
     if node.op == "cast":
         return "pointwise" if typed else "torch"
+    if node.op == "lookup":  # kernels compute which element it is
+        return "pointwise" if typed else "torch"
     if node.kind == "pointwise":
         return "pointwise" if typed and computable(node) else "torch"
     if node.op in REDUCTIONS:

@@ -16,7 +16,7 @@ from kernelwright.roofline.devices import Device
 _LIBRARY_EFFICIENCY = 0.7
 _SPECTRAL_EFFICIENCY = 0.35
 # Torch operators that read of their first tensor only what indices choose.
-_CHOOSING = ("embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim")
+_CHOOSING = ("embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim", "taken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ def _needed(node: Node, readers: dict[Node, list[Node]], roots: set[Node]) -> in
 
 
 def _chooses(reader: Node, table: Node) -> bool:
-    return reader.op == "opaque" and reader["target"].split(".")[1] in _CHOOSING and reader.inputs[0] is table
+    name = reader["target"].split(".")[1] if reader.op == "opaque" else reader.op
+    return name in _CHOOSING and reader.inputs[0] is table
 
 
 def floor(roots: Iterable[Node], device: Device) -> tuple[float, str]:

@@ -98,6 +98,7 @@ PARAMETERS = {
     "hardshrink": (0.5,),
     "clamp_min": (-0.5,),
     "clamp_max": (0.5,),
+    "nan_to_num": (0.5, 9.0, -9.0),
 }
 EXACT = {
     "add",
@@ -117,6 +118,17 @@ EXACT = {
     "maximum",
     "minimum",
     "relu",
+    "fmax",
+    "fmin",
+    "fmod",
+    "remainder",
+    "floor_divide",
+    "copysign",
+    "heaviside",
+    "nan_to_num",
+    "isfinite",
+    "isinf",
+    "signbit",
 }
 BOUNDS = {
     "log1p": 3.0,

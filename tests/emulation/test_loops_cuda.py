@@ -439,6 +439,7 @@ PARAMETERS = {
     "hardshrink": (0.5,),
     "clamp_min": (-0.5,),
     "clamp_max": (0.5,),
+    "nan_to_num": (0.5, 9.0, -9.0),
 }
 
 

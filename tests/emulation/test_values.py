@@ -244,6 +244,7 @@ def different(ours: torch.Tensor, expected: torch.Tensor, units: float) -> str |
 PARAMETERS = {
     "leaky_relu": (0.01,), "elu": (1.3,), "celu": (1.7,), "softplus": (2.0, 20.0), "threshold": (0.5, 2.0),
     "softshrink": (0.5,), "hardshrink": (0.5,), "clamp_min": (-0.5,), "clamp_max": (0.5,),
+    "nan_to_num": (0.5, 9.0, -9.0),
 }
 #: Units of the last place by which a function may be off the value of float64, 3 for all others; of what the function
 #: subtracts where PyTorch's own subtracts it.
@@ -308,12 +309,12 @@ def test_edges_of_scalar_functions(name: str, dtype: str, functions) -> None:
     if name in ("maximum", "minimum"):
         wrong &= ~((given[0] == 0) & (given[1] == 0))  # which of two zeros is taken, eager leaves to vectorisation
     information = torch.finfo(ours.dtype)
-    size = torch.maximum(rounded.double().abs(), eager.double().abs()).nan_to_num(0, 0, 0)
+    size = torch.maximum(*(t.double().abs().nan_to_num(0, 0, 0) for t in (rounded, eager)))
     if "gelu" in name:
         size = torch.maximum(size, given[0].double().abs().nan_to_num(0, 0, 0).clamp_max(8.0) * 1e-2)
     spacing = information.eps * size.clamp_min(information.tiny)
     # Some results below the usual numbers are zero, as in PyTorch on a GPU.
-    error = torch.minimum((ours.double() - exact).abs(), (ours.double() - eager.double()).abs())
+    error = torch.fmin((ours.double() - exact).abs(), (ours.double() - eager.double()).abs())
     allowed = UNITS.get(name, 3.0) * spacing + (4 * information.tiny if name in LIMITS or name == "sigmoid" else 0.0)
     finite = ours.isfinite() & (rounded.isfinite() | eager.isfinite())
     wrong |= finite & ~(error <= allowed)

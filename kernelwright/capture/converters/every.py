@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelwright.capture.converters import (
     filled,
     integers,
+    lookups,
     losses,
     moves,
     pointwise,
@@ -15,5 +16,5 @@ from kernelwright.capture.converters import (
     views,
 )
 
-__all__ = ["filled", "integers", "losses", "moves", "pointwise", "products", "recurrent", "reductions", "scans",
-           "views"]
+__all__ = ["filled", "integers", "lookups", "losses", "moves", "pointwise", "products", "recurrent", "reductions",
+           "scans", "views"]

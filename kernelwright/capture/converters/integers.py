@@ -1,7 +1,7 @@
 """Converters of operators on integers and truth values (see :mod:`kernelwright.capture.converters.table`).
 
-They stand before the converters of the same names, which take floating operands only. Divisions are converted by
-constants other than zero: by a tensor, PyTorch raises an error on a CPU where it holds a zero, which no kernel can.
+They stand before the converters of the same names, which take floating operands only. Where PyTorch divides by a tensor
+that holds a zero, it raises an error on a CPU: the graph asks for none (:mod:`kernelwright.capture.checks`).
 """
 
 from __future__ import annotations
@@ -112,12 +112,21 @@ def _masked_fill(a: Arguments) -> Node:
 _before("masked_fill.Scalar", _masked_fill)
 
 
-@converts("floor_divide.default", "floor_divide.Scalar", "remainder.Scalar")
 def _divide(a: Arguments) -> Node:
-    x, by = list(a.values())[:2]
-    if not isinstance(x, Node) or x.dtype not in INTEGERS or type(by) is not int or by == 0:
-        raise NotConvertible("a division other than of integers by a constant")
-    return make(a["operator"].split(".")[0], *_operands({"x": x, "by": by}))
+    x, by = _operands(a)
+    if any(n.dtype not in INTEGERS and not (n.op == "constant" and type(n["value"]) is int) for n in (x, by)) or (
+            by.op == "constant" and by["value"] == 0):
+        raise NotConvertible("a division other than of integers, or by zero")
+    name = a["operator"].split(".")[0]
+    if name == "div":
+        name = {"floor": "floor_divide", "trunc": "trunc_divide", None: "div"}[a["rounding_mode"]]
+    return make(name, x, by)
+
+
+for _name in ("floor_divide.default", "floor_divide.Scalar", "remainder.Scalar", "remainder.Tensor", "fmod.Scalar",
+              "fmod.Tensor", "div.Tensor_mode", "div.Scalar_mode"):
+    _before(_name, _divide)
+_before("nan_to_num.default", lambda a: a["self"])
 
 
 def _reduce(a: Arguments) -> Node:
@@ -134,6 +143,15 @@ def _counts(name: str) -> None:
 
 for _name in ("sum.dim_IntList", "sum.default", "amax.default", "amin.default"):
     _counts(_name)
+
+
+@converts("count_nonzero.default", "count_nonzero.dim_IntList")
+def _count(a: Arguments) -> Node:
+    x = a["self"]
+    if x.dtype.startswith("complex"):
+        raise NotConvertible("complex numbers")
+    other = x if x.dtype == "bool" else make("ne", x, constant(0))
+    return make("sum", other, axes=axes_of(a["dim"], x.rank), keepdim=False)
 
 
 @converts("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")

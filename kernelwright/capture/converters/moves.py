@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import torch
 
 from kernelwright.capture.converters.table import (
     Arguments,
@@ -15,6 +15,7 @@ from kernelwright.capture.converters.table import (
     part,
     permuted,
     reshape,
+    spread,
 )
 from kernelwright.capture.values import NotCapturable
 from kernelwright.ir.node import Node, make
@@ -90,9 +91,12 @@ def _repeat(a: Arguments) -> Node:
 @converts("pad.default", "constant_pad_nd.default")
 def _pad(a: Arguments) -> Node:
     x = float_only(a["self"])
-    if a.get("mode", "constant") != "constant":
-        raise NotConvertible("padding by other elements")
     given = list(a["pad"])
+    if (mode := a.get("mode", "constant")) != "constant":
+        pairs = list(zip(given[::2], given[1::2], strict=True))[::-1]
+        if min(given) < 0 or x.rank < len(pairs) + 1:
+            raise NotConvertible("a border that takes elements away")
+        return make("border", x, amounts=tuple(pairs), mode=mode) if any(given) else x
     pairs = [(0, 0)] * (x.rank - len(given) // 2) + [(given[i], given[i + 1]) for i in range(len(given) - 2, -1, -2)]
     for axis, (before, after) in enumerate(pairs):
         x = part(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0))
@@ -105,8 +109,12 @@ def _pad(a: Arguments) -> Node:
 def _roll(a: Arguments) -> Node:
     x = a["self"]
     shifts, axes = (list(v) if isinstance(v, (list, tuple)) else [v] for v in (a["shifts"], a["dims"]))
-    if not axes or len(shifts) != len(axes) or x.size == 0:
-        raise NotConvertible("a roll of all elements in a row")
+    if not axes and len(shifts) == 1 and x.size:  # of all elements in a row
+        shift = shifts[0] % x.size
+        row = reshape(x, (x.size,))
+        return reshape(make("roll", row, shifts=(shift,), axes=(0,)) if shift else row, x.shape)
+    if len(shifts) != len(axes) or x.size == 0:
+        raise NotConvertible("a roll of nothing")
     total: dict[int, int] = {}
     for shift, given in zip(shifts, axes, strict=True):
         axis = axis_of(given, x.rank)
@@ -117,22 +125,84 @@ def _roll(a: Arguments) -> Node:
 
 @converts("tril.default", "triu.default")
 def _triangle(a: Arguments) -> Node:
-    return make("triangle", float_only(a["self"]), lower=a["operator"].startswith("tril"), diagonal=a["diagonal"])
+    x = a["self"] if a["self"].dtype == "bool" else float_only(a["self"])
+    return make("triangle", x, lower=a["operator"].startswith("tril"), diagonal=a["diagonal"])
 
 
-@converts("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
-def _upsample_nearest(a: Arguments) -> Any:
-    x = float_only(a["input"])
-    rank = x.rank - 2
+@converts("im2col.default")
+def _windows_as_columns(a: Arguments) -> Node:
+    """The windows of padded images, each as a column."""
+    x = float_only(a["self"])
+    kernel, dilation, padding, stride = (spread(a[name], 2) for name in
+                                         ("kernel_size", "dilation", "padding", "stride"))
+    if x.rank != 4 or dilation != (1, 1):
+        raise NotConvertible("an image without a batch, or windows with gaps")
+    if any(padding):
+        x = make("pad", x, amounts=((0, 0), (0, 0), *((p, p) for p in padding)), value=0.0)
+    for axis in (0, 1):
+        x = make("unfold", x, axis=axis + 2, size=kernel[axis], step=stride[axis])
+    batch, channels, rows, columns = x.shape[:4]
+    return reshape(permuted(x, (0, 1, 4, 5, 2, 3)), (batch, channels * kernel[0] * kernel[1], rows * columns))
+
+
+_MODES = {
+    **{f"upsample_nearest{rank}d.vec": "nearest" for rank in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{rank}d.vec": "nearest-exact" for rank in (1, 2, 3)},
+    "upsample_linear1d.vec": "linear", "upsample_bilinear2d.vec": "bilinear", "upsample_trilinear3d.vec": "trilinear",
+}
+
+
+def _is_ratio(scale: float, before: int, after: int) -> bool:
+    """Whether elements are as far apart by the scale as by the sizes."""
+    by_scale, by_size = torch.tensor([1 / scale, before / max(after, 1)], dtype=torch.float32).tolist()
+    return by_scale == by_size
+
+
+@converts(*_MODES)
+def _upsample(a: Arguments) -> Node:
+    x, mode = float_only(a["input"]), _MODES[a["operator"]]
     scales = list(a["scale_factors"] or [])
     sizes = list(a["output_size"] or [])
-    if scales:
-        factors = tuple(int(s) if s == int(s) else 0 for s in scales)
+    if mode == "nearest":
+        if scales:
+            factors = tuple(int(s) if s == int(s) else 0 for s in scales)
+        else:
+            factors = tuple(n // s if n % s == 0 else 0 for n, s in zip(sizes, x.shape[2:], strict=True))
+        if 0 not in factors:
+            return make("upsample_nearest", x, factors=factors) if any(f != 1 for f in factors) else x
+    if mode.startswith("nearest") and any(
+            not _is_ratio(scale, n, int(n * scale)) for scale, n in zip(scales, x.shape[2:], strict=False)):
+        raise NotConvertible("a scale other than that of the sizes, which PyTorch takes for some shapes alone")
+    return make("resampled", x, mode=mode, size=None if scales else tuple(sizes), scales=tuple(scales) or None,
+                aligned=a.get("align_corners"))
+
+
+@converts("diff.default")
+def _diff(a: Arguments) -> Node:
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    if a["prepend"] is not None or a["append"] is not None or x.dtype == "bool" or not 0 < a["n"] < x.shape[axis]:
+        raise NotConvertible("differences with other elements, of truth values, or none")
+    for _ in range(a["n"]):
+        size = x.shape[axis]
+        x = make("sub", part(x, axis, 1, size), part(x, axis, 0, size - 1))
+    return x
+
+
+@converts("slice_scatter.default", "select_scatter.default")
+def _with_part(a: Arguments) -> Node:
+    """x with other elements in a part of an axis."""
+    x, new, axis = a["self"], a["src"], axis_of(a["dim"], a["self"].rank)
+    size = x.shape[axis]
+    if "index" in a:
+        start, step = a["index"] % size, 1
+        stop, new = start + 1, reshape(new, (*x.shape[:axis], 1, *x.shape[axis + 1:]))
     else:
-        factors = tuple(n // s if n % s == 0 else 0 for n, s in zip(sizes, x.shape[2:], strict=True))
-    if len(factors) != rank or 0 in factors:
-        raise NotConvertible("no whole factor")
-    return make("upsample_nearest", x, factors=factors) if any(f != 1 for f in factors) else x
+        start, stop, step = slice(a["start"], a["end"], a["step"]).indices(size)
+    if step != 1 or stop <= start or new.dtype != x.dtype:
+        raise NotConvertible("every other element, no element, or another type")
+    ends = [part(x, axis, *ends) for ends in ((0, start), (stop, size)) if ends[0] < ends[1]]
+    pieces = [*ends[:start > 0], new, *ends[start > 0:]]
+    return new if len(pieces) == 1 else make("concatenate", *pieces, axis=axis, shape=x.shape, dtype=x.dtype)
 
 
 @converts("cat.default", "concat.default", "stack.default")

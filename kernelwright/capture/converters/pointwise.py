@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import cache
-from math import inf, nan
+from math import inf, nan, pi
 
 import torch
 
@@ -22,13 +22,17 @@ from kernelwright.capture.converters.table import (
 )
 from kernelwright.capture.values import cast
 from kernelwright.ir.node import Node, constant, make
+from kernelwright.ir.registry import torch_dtype
 
 _UNARY = ("neg", "abs", "reciprocal", "square", "sqrt", "rsqrt", "sign", "floor", "ceil", "trunc", "exp", "expm1",
           "log", "log1p", "log10", "log2", "sin", "cos", "erf", "tanh", "relu", "sigmoid", "silu", "mish", "hardswish",
-          "hardsigmoid", "selu")
+          "hardsigmoid", "selu", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "isfinite",
+          "isinf", "signbit")
 _BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div",
            "pow.Tensor_Tensor": "pow", "maximum.default": "maximum",
            "minimum.default": "minimum", "max.other": "maximum", "min.other": "minimum",
+           "fmax.default": "fmax", "fmin.default": "fmin", "atan2.default": "atan2", "hypot.default": "hypot",
+           "fmod.Tensor": "fmod", "fmod.Scalar": "fmod", "remainder.Tensor": "remainder",
            "logical_and.default": "logical_and", "logical_or.default": "logical_or",
            **{f"{n}.{kind}": n for n in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}}
 
@@ -173,6 +177,12 @@ for _alias, _name in (("multiply", "mul"), ("divide", "div"), ("true_divide", "d
 CONVERTERS["subtract.Tensor"] = lambda a: CONVERTERS["sub.Tensor"]({**a, "operator": "sub.Tensor"})
 CONVERTERS["negative.default"] = CONVERTERS["neg.default"]
 CONVERTERS["absolute.default"] = CONVERTERS["abs.default"]
+CONVERTERS["sgn.default"] = CONVERTERS["sign.default"]
+CONVERTERS["fix.default"] = CONVERTERS["trunc.default"]
+CONVERTERS["arctan2.default"] = CONVERTERS["atan2.default"]
+CONVERTERS["clip.default"] = CONVERTERS["clip.Tensor"] = CONVERTERS["clamp.default"]
+for _name in ("sin", "cos", "tan", "sinh", "cosh", "tanh"):
+    CONVERTERS[f"arc{_name}.default"] = CONVERTERS[f"a{_name}.default"]
 
 _LOGIC = {"and": "logical_and", "or": "logical_or", "xor": "ne"}
 _LOGIC_NAMES = {f"{prefix}{name}{suffix}.Tensor": op for name, op in _LOGIC.items()
@@ -197,6 +207,63 @@ def _negation(a: Arguments) -> Node:
 @converts("isnan.default")
 def _isnan(a: Arguments) -> Node:
     return make("ne", float_only(a["self"]), a["self"])
+
+
+@converts("isposinf.default", "isneginf.default")
+def _is_infinite(a: Arguments) -> Node:
+    return make("eq", float_only(a["self"]), constant(inf if a["operator"].startswith("ispos") else -inf))
+
+
+@converts("nan_to_num.default")
+def _nan_to_num(a: Arguments) -> Node:
+    x = float_only(a["self"])
+    most = torch.finfo(torch_dtype(x.dtype)).max
+    given = (value if value is not None else other
+             for value, other in ((a["nan"], 0.0), (a["posinf"], most), (a["neginf"], -most)))
+    return make("nan_to_num", x, *(constant(held(float(value), x.dtype)) for value in given))
+
+
+@converts("copysign.Tensor", "copysign.Scalar", "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self",
+          "heaviside.default")
+def _of_two(a: Arguments) -> Node:
+    return make(a["operator"].split(".")[0], *_pair(a))
+
+
+@converts("remainder.Scalar", "floor_divide.default", "floor_divide.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+def _divided(a: Arguments) -> Node:
+    left, right = _pair(a)
+    name, mode = a["operator"].split(".")[0], a.get("rounding_mode")
+    if name == "div" and mode != "floor":
+        quotient = make("div", left, right)
+        return quotient if mode is None else make("trunc", quotient)
+    return make("remainder" if name == "remainder" else "floor_divide", left, right)
+
+
+@converts("deg2rad.default", "rad2deg.default")
+def _angle(a: Arguments) -> Node:
+    return make("mul", float_only(a["self"]), constant(pi / 180 if a["operator"].startswith("deg") else 180 / pi))
+
+
+def _precise(x: Node) -> Node:
+    """An operand of a formula whose steps PyTorch does not round to 16 bits one by one."""
+    if x.dtype not in ("float32", "float64"):
+        raise NotConvertible("a formula of 16 bits")
+    return x
+
+
+@converts("sinc.default", "special_sinc.default")
+def _sinc(a: Arguments) -> Node:
+    x = _precise(float_only(a["self"]))
+    angle = make("mul", x, constant(pi))
+    return make("where", make("eq", x, constant(0.0)), constant(1.0), make("div", make("sin", angle), angle))
+
+
+@converts("logit.default", "special_logit.default")
+def _logit(a: Arguments) -> Node:
+    x = _precise(float_only(a["self"]))
+    if a["eps"] is not None:
+        x = make("clamp_max", make("clamp_min", x, constant(a["eps"])), constant(1.0 - a["eps"]))
+    return make("log", make("div", x, make("sub", constant(1.0), x)))
 
 
 @converts("prelu.default", "_prelu_kernel.default")
@@ -237,6 +304,16 @@ def _lerp(a: Arguments) -> Node:
     if abs(weight) < 0.5:
         return make("add", x, make("mul", way, constant(weight)))
     return make("sub", end, make("mul", way, constant(1.0 - weight)))
+
+
+@converts("lerp.Tensor")
+def _lerp_by_tensor(a: Arguments) -> Node:
+    """As PyTorch does it: from the end that is nearer."""
+    x, end, weight = (_precise(float_only(a[name])) for name in ("self", "end", "weight"))
+    way = make("sub", end, x)
+    near = make("lt", make("abs", weight), constant(0.5))
+    return make("where", near, make("add", x, make("mul", weight, way)),
+                make("sub", end, make("mul", way, make("sub", constant(1.0), weight))))
 
 
 @converts("masked_fill.Tensor")

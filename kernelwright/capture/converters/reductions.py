@@ -13,15 +13,19 @@ from kernelwright.capture.converters.table import (
     float_only,
     spread,
 )
-from kernelwright.ir.node import Node, make
+from kernelwright.capture.values import cast
+from kernelwright.ir.node import Node, constant, make
+
+
+def _into(x: Node, dtype: torch.dtype | None) -> Node:
+    """x in the type that a reduction is asked for, to which PyTorch converts it first."""
+    return x if dtype is None else float_only(cast(x, str(dtype).removeprefix("torch.")))
 
 
 @converts("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "amax.default", "amin.default",
           "logsumexp.default")
 def _reduce(a: Arguments) -> Node:
-    x = float_only(a["self"])
-    if a.get("dtype") is not None:
-        raise NotConvertible("reduction into another type")
+    x = _into(float_only(a["self"]), a.get("dtype"))
     axes = axes_of(a.get("dim"), x.rank)
     return make(a["operator"].split(".")[0], x, axes=axes, keepdim=bool(a.get("keepdim", False)))
 
@@ -30,6 +34,31 @@ def _reduce(a: Arguments) -> Node:
 def _extremum(a: Arguments) -> Node:
     x = float_only(a["self"])
     return make("a" + a["operator"].split(".")[0], x, axes=tuple(range(x.rank)), keepdim=False)
+
+
+@converts("nansum.default")
+def _sum_of_numbers(a: Arguments) -> Node:
+    x = _into(float_only(a["self"]), a["dtype"])
+    numbers = make("where", make("eq", x, x), x, constant(0.0))
+    return make("sum", numbers, axes=axes_of(a["dim"], x.rank), keepdim=a["keepdim"])
+
+
+@converts("aminmax.default")
+def _extrema(a: Arguments) -> tuple[Node, Node]:
+    x = float_only(a["self"])
+    if not x.size:
+        raise NotConvertible("an extremum of nothing")
+    axes = axes_of(a["dim"], x.rank)
+    least, greatest = (make(name, x, axes=axes, keepdim=a["keepdim"]) for name in ("amin", "amax"))
+    return least, greatest
+
+
+@converts("var_mean.correction", "std_mean.correction", "var_mean.dim", "std_mean.dim", "var_mean.default",
+          "std_mean.default")
+def _variance_and_mean(a: Arguments) -> tuple[Node, Node]:
+    x = float_only(a["self"])
+    spread = _variance({**a, "operator": a["operator"].replace("_mean", "")})
+    return spread, make("mean", x, axes=axes_of(a.get("dim"), x.rank), keepdim=bool(a.get("keepdim", False)))
 
 
 @converts("var.correction", "std.correction", "var.dim", "std.dim", "var.default", "std.default")
@@ -42,9 +71,8 @@ def _variance(a: Arguments) -> Node:
 
 @converts("softmax.int", "log_softmax.int")
 def _softmax(a: Arguments) -> Node:
-    if a.get("dtype") is not None:
-        raise NotConvertible("softmax into another type")
-    return make(a["operator"].split(".")[0], float_only(a["self"]), axis=axis_of(a["dim"], a["self"].rank))
+    x = _into(float_only(a["self"]), a.get("dtype"))
+    return make(a["operator"].split(".")[0], x, axis=axis_of(a["dim"], x.rank))
 
 
 # Norms --------------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from kernelwright.capture.converters.table import (
 from kernelwright.ir.node import Node, make
 
 
-@converts("flip.default")
+@converts("flip.default", "fliplr.default", "flipud.default")
 def _flip(a: Arguments) -> Node:
     x = a["self"]
-    axes = axes_of(a["dims"], x.rank) if a["dims"] else ()
+    given = a["dims"] if "dims" in a else (1,) if a["operator"] == "fliplr.default" else (0,)
+    axes = axes_of(list(given), x.rank) if given else ()
     moved = tuple(axis for axis in axes if x.shape[axis] != 1)
     return make("flip", x, axes=moved) if moved else x
 

@@ -12,7 +12,7 @@ from math import isinf, isnan
 
 from kernelwright.codegen.loops.indices import guard_text, index_text
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
-from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, is_whole, walk
+from kernelwright.plan.expressions import Apply, Constant, Element, Expression, Load, Reduced, is_whole, walk
 
 #: 16-bit floats are their bits in memory: C has no type that rounds where it is assigned.
 TYPES = {
@@ -85,17 +85,23 @@ class Scope:
         return literal(node.value) if isinstance(node, Constant) else self.bound[node]
 
     def _applied(self, node: Apply) -> str:
+        if isinstance(node, Element):
+            return self._element(node, self.text(node.arguments[0]))
         text = casts(KERNEL_FUNCTIONS[node.function].text, self.compute)
         return text.format(*(self.text(argument) for argument in node.arguments))
 
     def _loaded(self, load: Load) -> str:
         """The value of a load with its guards tested where it stands."""
-        element = f"in{load.buffer}[{index_text(load.index, self.names)}]"
-        dtype = self.dtypes[load.buffer]
-        if dtype in SIXTEEN_BITS:
-            element = f"kw_{dtype}_value({element})"
-        element = f"({value_type(load)}){element}"
+        place = index_text(load.index, self.names)
+        element = f"({value_type(load)})({place})" if load.counts else self._element(load, place)
         if not load.guards:
             return element
         otherwise = literal(int(load.otherwise) if load.whole else load.otherwise)
         return f"({guard_text(load.guards, self.names)}) ? {element} : {otherwise}"
+
+    def _element(self, node: Load | Element, place: str) -> str:
+        """An element of an input as a value."""
+        element, dtype = f"in{node.buffer}[{place}]", self.dtypes[node.buffer]
+        if dtype in SIXTEEN_BITS:
+            element = f"kw_{dtype}_value({element})"
+        return f"({value_type(node)}){element}"

@@ -28,8 +28,18 @@ for _name, _value in (
         ("abs", "fabs(x)"), ("sqrt", "sqrt(x)"), ("sign", "(real)(x > 0) - (real)(x < 0)"), ("floor", "floor(x)"),
         ("ceil", "ceil(x)"), ("trunc", "trunc(x)"), ("round", "nearbyint(x)"), ("exp", "exp(x)"),
         ("expm1", "expm1(x)"), ("log", "log(x)"), ("log2", "log2(x)"), ("log10", "log10(x)"), ("log1p", "log1p(x)"),
-        ("sin", "sin(x)"), ("cos", "cos(x)"), ("erf", "erf(x)"), ("tanh", "tanh(x)")):
+        ("sin", "sin(x)"), ("cos", "cos(x)"), ("erf", "erf(x)"), ("tanh", "tanh(x)"),
+        ("tan", "tan(x)"), ("asin", "asin(x)"), ("acos", "acos(x)"), ("atan", "atan(x)"), ("sinh", "sinh(x)"),
+        ("cosh", "cosh(x)"), ("asinh", "asinh(x)"), ("acosh", "acosh(x)"), ("atanh", "atanh(x)")):
     _both(_name, _value)
+for _name in ("atan2", "hypot", "copysign", "fmod"):
+    _both(_name, f"{_name}(x, y)", "x y")
+# With the sign of the divisor; and the floor of the quotient before its rounding: as PyTorch computes them.
+_both("remainder", "const real rest = fmod(x, y); return rest != 0 && (y < 0) != (rest < 0) ? rest + y : rest;", "x y")
+_both("floor_divide", "const real rest = fmod(x, y), quotient = x / y; "
+      "const real whole = (x - rest) / y - (real)(rest != 0 && (y < 0) != (rest < 0)), low = floor(whole); "
+      "const real near = whole != 0 ? low + (real)(whole - low > (real)0.5) : copysign((real)0, quotient); "
+      "return y == 0 ? quotient : near;", "x y")
 _both("unfused_add", "x + y", "x y")
 _both("unfused_sub", "x - y", "x y")
 _both("pow", "pow(x, y)", "x y")

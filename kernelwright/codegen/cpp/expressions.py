@@ -8,7 +8,7 @@ from math import isinf, isnan
 
 from kernelwright.codegen.loops.indices import guard_text, index_text
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS, UNFUSED
-from kernelwright.plan.expressions import Apply, Constant, Expression, Load, Reduced, is_whole, walk
+from kernelwright.plan.expressions import Apply, Constant, Element, Expression, Load, Reduced, is_whole, walk
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
@@ -31,6 +31,12 @@ _EXTRA = {
     "softshrink": "kw_select({0} > {1}, {0} - {1}, kw_select({0} < -{1}, {0} + {1}, "
                   "kw_select({0} == {0}, real(0), {0})))",
     "hardshrink": "kw_select(({0} >= -{1}) & ({0} <= {1}), real(0), {0})",
+    "fmax": "kw_select(({1} != {1}) | ({0} >= {1}), {0}, {1})",
+    "fmin": "kw_select(({1} != {1}) | ({0} <= {1}), {0}, {1})",
+    "heaviside": "kw_select({0} == real(0), {1}, real({0} > real(0)))",
+    "nan_to_num": "kw_select({0} != {0}, {1}, kw_select({0} == real(INFINITY), {2}, "
+                  "kw_select({0} == -real(INFINITY), {3}, {0})))",
+    "xlogy": "kw_select(({0} == real(0)) & ({1} == {1}), real(0), {0} * kw_log({1}))",
     "logical_and": "real(({0} != real(0)) & ({1} != real(0)))",
     "logical_or": "real(({0} != real(0)) | ({1} != real(0)))",
 }
@@ -45,7 +51,7 @@ _EXTRA |= {
     "whole_clamp_max": "kw_choose({0} > {1}, {1}, {0})",
 }
 #: Functions of angles, which take another path for those that are far.
-ANGULAR = ("sin", "cos")
+ANGULAR = ("sin", "cos", "tan")
 _UNFUSED = frozenset(function.name for function in UNFUSED.values())
 _WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
 
@@ -65,7 +71,8 @@ def literal(value: float) -> str:
 
 def element_text(load: Load, names: Sequence[str]) -> str:
     """The element that ``load`` reads, converted to real or int64_t, without its guards."""
-    return f"{value_type(load)}(in{load.buffer}[{index_text(load.index, names)}])"
+    place = index_text(load.index, names)
+    return f"{value_type(load)}({place if load.counts else f'in{load.buffer}[{place}]'})"
 
 
 def value_type(node: Expression) -> str:
@@ -88,8 +95,8 @@ def guarded_text(load: Load, names: Sequence[str]) -> str:
 class Scope:
     """The expressions that have a name at one place of the generated text.
 
-    ``prefix`` starts the names; a nested scope must use another one. ``far`` is the text that tells sines and cosines
-    whether an angle may be far, where that is known.
+    ``prefix`` starts the names; a nested scope must use another one. ``far`` is the text that tells sines, cosines and
+    tangents whether an angle may be far, where that is known.
     """
 
     def __init__(self, prefix: str, bound: dict[Expression, str] | None = None, far: str = "") -> None:
@@ -122,6 +129,8 @@ class Scope:
 
     def _apply(self, node: Apply) -> str:
         names = [self.text(argument) for argument in node.arguments]
+        if isinstance(node, Element):
+            return f"{value_type(node)}(in{node.buffer}[{names[0]}])"
         text = "kw_unfused_neg({0})" if _is_negated_sum(node) else \
             _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
         if self.far and node.function in ANGULAR:
@@ -163,7 +172,7 @@ def _bare(text: str) -> str:
 
 
 def angles(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Expression]:
-    """The distinct angles of which evaluating ``roots`` still takes a sine or a cosine."""
+    """The distinct angles of which evaluating ``roots`` still takes a sine, a cosine or a tangent."""
     result: dict[Expression, None] = {}
     for node in walk(*roots, into=lambda node: node not in bound):
         if isinstance(node, Apply) and node.function in ANGULAR and node not in bound:
@@ -184,4 +193,4 @@ def cost(roots: Iterable[Expression], named: Collection[Expression] = ()) -> int
         for n in nodes
         if isinstance(n, Apply) and n.function in KERNEL_FUNCTIONS
     )
-    return applied + sum(isinstance(node, Load) for node in nodes)
+    return applied + sum(isinstance(node, (Load, Element)) for node in nodes)

@@ -226,6 +226,28 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_log2": _both("kw_log2", "x", "return log2@(x);"),
     "kw_sin": _both("kw_sin", "x", "return sin@(x);"),
     "kw_cos": _both("kw_cos", "x", "return cos@(x);"),
+    "kw_tan": _both("kw_tan", "x", "return tan@(x);"),
+    "kw_asin": _both("kw_asin", "x", "return asin@(x);"),
+    "kw_acos": _both("kw_acos", "x", "return acos@(x);"),
+    "kw_atan": _both("kw_atan", "x", "return atan@(x);"),
+    "kw_atan2": _both("kw_atan2", "y x", "return atan2@(y, x);"),
+    "kw_sinh": _both("kw_sinh", "x", "return sinh@(x);"),
+    "kw_cosh": _both("kw_cosh", "x", "return cosh@(x);"),
+    "kw_asinh": _both("kw_asinh", "x", "return asinh@(x);"),
+    "kw_acosh": _both("kw_acosh", "x", "return acosh@(x);"),
+    "kw_atanh": _both("kw_atanh", "x", "return atanh@(x);"),
+    "kw_hypot": _both("kw_hypot", "x y", "return hypot@(x, y);"),
+    "kw_copysign": _both("kw_copysign", "x y", "return copysign@(x, y);"),
+    "kw_fmod": _both("kw_fmod", "x y", "return fmod@(x, y);"),
+    "kw_remainder": _noted(
+        "With the sign of the divisor, as PyTorch computes it.", "kw_remainder", "x y",
+        "const R rest = fmod@(x, y); return rest != 0 && (y < 0) != (rest < 0) ? rest + y : rest;"),
+    "kw_floor_divide": _noted(
+        "The floor of the quotient before its rounding, as PyTorch computes it.", "kw_floor_divide", "x y",
+        "const R rest = fmod@(x, y), quotient = x / y; "
+        "const R whole = (x - rest) / y - R(rest != 0 && (y < 0) != (rest < 0)), low = floor@(whole); "
+        "const R near = whole != 0 ? low + R(whole - low > 0.5_) : copysign@(0.0_, quotient); "
+        "return y == 0 ? quotient : near;"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
     "kw_erfcx": _both("kw_erfcx", "x", "return erfcx@(x);"),
     "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS
-from kernelwright.plan.expressions import Apply, Constant, Expression, Index, Load, Reduced, is_whole, walk
+from kernelwright.plan.expressions import Apply, Constant, Element, Expression, Index, Load, Reduced, is_whole, walk
 from kernelwright.plan.kernels import LoopKernel, Reduction
 
 
@@ -117,6 +117,11 @@ def node_value(node: Expression, sizes: tuple[int, ...], inputs: Sequence[torch.
                 return torch.full_like(place, otherwise, dtype=kind)
             loaded = inputs[buffer][torch.where(legal, place, torch.zeros_like(place))].to(kind)
             return torch.where(legal, loaded, torch.full((), otherwise, dtype=kind))
+        case Element(buffer=buffer, arguments=(place,)):
+            kind = torch.int64 if node.whole else dtype
+            if not ((memo[place] >= 0) & (memo[place] < inputs[buffer].numel())).all():
+                raise IndexError(f"an element leaves input {buffer} of {inputs[buffer].numel()} elements")
+            return inputs[buffer][memo[place]].to(kind)
         case Apply(function=function, arguments=arguments):
             values = torch.broadcast_tensors(*(memo[argument] for argument in arguments))
             return KERNEL_FUNCTIONS[function].reference(*values).to(torch.int64 if is_whole(node) else dtype)

@@ -5,6 +5,7 @@ from kernelwright.ir.ops import (
     batched,
     leaves,
     linear,
+    lookups,
     losses,
     moves,
     norms,
@@ -17,5 +18,5 @@ from kernelwright.ir.ops import (
     windows,
 )
 
-__all__ = ["attention", "batched", "leaves", "linear", "losses", "moves", "norms", "pointwise", "recurrence",
-           "reductions", "scans", "special", "views", "windows"]
+__all__ = ["attention", "batched", "leaves", "linear", "lookups", "losses", "moves", "norms", "pointwise",
+           "recurrence", "reductions", "scans", "special", "views", "windows"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelwright.ir.registry import declare
 from kernelwright.ir.scalar import FUNCTIONS, WHOLE_FUNCTIONS, ScalarFunction
 
@@ -16,6 +18,8 @@ _CALLS = {
     "softplus": "F.softplus({0}, {1}, {2})", "threshold": "F.threshold({0}, {1}, {2})",
     "softshrink": "F.softshrink({0}, {1})", "hardshrink": "F.hardshrink({0}, {1})", "neg": "(-{0})",
     "where": "torch.where({0}, {1}, {2})", "erfcx": "torch.special.erfcx({0})",
+    "trunc_divide": 'torch.div({0}, {1}, rounding_mode="trunc")',
+    "nan_to_num": "torch.nan_to_num({0}, {1}, {2}, {3})",
 }
 _LINEAR = {"add": (0, 1), "sub": (0, 1), "mul": (0, 1), "div": (0,), "neg": (0,)}
 
@@ -35,5 +39,4 @@ for _function in FUNCTIONS.values():
 # Of integers only.
 for _name, _function in WHOLE_FUNCTIONS.items():
     if _name not in FUNCTIONS:
-        _arguments = ", ".join(f"{{{i}}}" for i in range(_function.arity))
-        declare(_name, "pointwise", _function.reference, f"torch.{_name}({_arguments})")
+        declare(_name, "pointwise", _function.reference, _template(replace(_function, name=_name)))

@@ -115,7 +115,7 @@ def _compile(group: Group, stored: Callable[[Node], bool], splits: dict[int, lis
         return meaning[node]
 
     compute, strict = arithmetic(group, stored)
-    puller = Puller(sizes, resolve, inputs, compute, strict, settled=group.settled)
+    puller = Puller(sizes, resolve, inputs, compute, strict, settled=group.settled, looks_up=True)
     for node in own:
         target.append(node)
         try:

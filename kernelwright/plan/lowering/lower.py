@@ -20,7 +20,7 @@ from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.contraction.products import as_product
-from kernelwright.plan.lowering import losses, recurrent
+from kernelwright.plan.lowering import lookups, losses, recurrent
 from kernelwright.plan.lowering.deviations import reads
 
 FLOATS = ("float32", "float64", *NARROW)
@@ -178,8 +178,12 @@ _LOWERINGS = {
     "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
     "item": recurrent.layers,
+    **lookups.LOWERINGS,
     **losses.LOWERINGS,
 }
+
+
+_POOLS = ("max_pool", "average_pool", "adaptive_average_pool")
 
 
 def lowerable(node: Node) -> bool:
@@ -189,6 +193,8 @@ def lowerable(node: Node) -> bool:
         return x.dtype == node.dtype in FLOATS and exponent.op == "constant" and exponent["value"] in _POWERS
     if node.op == "item":
         return recurrent.has_form(node.inputs[0])
+    if node.op in lookups.LOWERINGS:
+        return lookups.has_form(node)
     typed = (i for i in node.inputs if not (node.op in losses.OF_CLASSES and i.dtype == "int64"))
     if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
@@ -289,9 +295,8 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
 
 
 def _in_float32(node: Node) -> Node:
-    """The composite on 16-bit operands converted to float32; pools convert inside their windows, if at all."""
-    pools = ("max_pool", "average_pool", "adaptive_average_pool")
-    if node.op in pools or not any(i.dtype in NARROW for i in node.inputs):
+    """The composite on 16-bit operands converted to float32; pools and lookups convert what they read, if at all."""
+    if node.op in (*_POOLS, *lookups.LOWERINGS) or not any(i.dtype in NARROW for i in node.inputs):
         return node
     inputs = (cast(i, "float32") if i.dtype in NARROW else i for i in node.inputs)
     return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))

@@ -32,7 +32,17 @@ from kernelwright.ir.ops.windows import reaches_beyond
 from kernelwright.ir.recursion import Task, run
 from kernelwright.ir.registry import ITEM_BYTES, torch_dtype
 from kernelwright.ir.scalar import INTEGERS, JUMPS, ROUNDINGS, UNFUSED
-from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, Whole, ends_in_product
+from kernelwright.plan.expressions import (
+    Apply,
+    Constant,
+    Expression,
+    Guard,
+    Index,
+    Load,
+    Whole,
+    element,
+    ends_in_product,
+)
 from kernelwright.plan.reading.activations import as_one_function
 from kernelwright.plan.reading.pieces import COPIES, operand_fills, pieces
 from kernelwright.plan.reading.settled import is_jump
@@ -105,11 +115,13 @@ class Puller:
     strict: whether the model itself computes in that type and in narrower ones.
     fuses: whether compilers may fuse products into sums: where either is a contraction's anyway.
     settled: results that are rounded as PyTorch rounds them, with all that they are computed from on the fly.
+    looks_up: whether the kernel may compute which element of a buffer it reads.
     """
 
     def __init__(self, domain: tuple[int, ...], resolve: Callable[[Node, Position], Expression | None],
                  buffer: Callable[[Node], int | None], compute: str = "float32", strict: bool = False,
-                 fuses: bool = False, settled: Collection[Node] = ()) -> None:
+                 fuses: bool = False, settled: Collection[Node] = (),
+                 looks_up: bool = False) -> None:
         self.domain = domain
         self.resolve = resolve
         self.buffer = buffer
@@ -117,6 +129,7 @@ class Puller:
         self.strict = strict
         self.fuses = fuses
         self.settled = settled
+        self.looks_up = looks_up
         self.rounding = False  # whether every operator's result is rounded, as a jump above asks for
         self.guarded: Node | None = None  # the pointwise operator that is being computed under guards, if any
         self.copied: Node | None = None  # the copy whose pieces are being read, if any
@@ -161,6 +174,10 @@ class Puller:
             return (yield self._through_copy(node, position, guards, fill))
         if node.op == "literal":
             raise MustStore(node)
+        if node.op == "lookup":
+            if guards or not self.looks_up:
+                raise MustStore(self.guarded or node)
+            return (yield self._looked_up(node, position))
         if guards:
             return (yield self._under_guards(node, position, guards, fill))
         if node.op == "copy":
@@ -213,6 +230,29 @@ class Puller:
             value = self._unfused(Apply(node.op, tuple(arguments)))
             return self._rounded(value, node) if self.strict else value
         return self._rounded(arguments[0], node) if _narrows(node) else arguments[0]
+
+    def _looked_up(self, node: Node, position: Position) -> Task[Expression]:
+        """The element of a stored tensor whose numbers indices give along some axes."""
+        x, places, *indices = node.inputs
+        number = self.buffer(x)
+        if number is None:
+            raise MustStore(x)
+        place: Expression | None = None
+        for axis, (size, stride, to) in enumerate(zip(x.shape, strides_of(x.shape), node["along"], strict=True)):
+            if size == 1:
+                continue
+            if axis in node["axes"]:
+                index = indices[node["axes"].index(axis)]
+                part = yield self._pull(index, self._broadcast(index, position, node))
+                part = part if node["within"] else _within(size, part, node["wraps"])
+            elif (counted := self.buffer(places)) is not None:
+                at = Index(position[to].coefficients, position[to].constant)
+                part = Load(counted, at, whole=True, counts=True)
+            else:
+                raise MustStore(places)
+            part = part if stride == 1 else Apply("whole_mul", (part, Whole(stride)))
+            place = part if place is None else Apply("whole_add", (place, part))
+        return element(number, Whole(0) if place is None else place, node.dtype in INTEGERS)
 
     def _operand(self, operand: Node, position: Position, node: Node) -> Task[Expression]:
         value = yield self._pull(operand, self._broadcast(operand, position, node))
@@ -359,6 +399,15 @@ class Puller:
             if sum(c * (self.domain[a] - 1) for a, c in enumerate(digit)) >= size:
                 raise MustStore(node)
         return [Affine(tuple(d)) for d in digits]
+
+
+def _within(size: int, number: Expression, wraps: bool) -> Expression:
+    """The number of an element along an axis, from what may be any number: a kernel reads nothing beyond its inputs.
+    wraps: whether negative ones count from the end."""
+    if wraps:
+        from_end = Apply("whole_add", (number, Whole(size)))
+        number = Apply("whole_where", (Apply("whole_lt", (number, Whole(0))), from_end, number))
+    return Apply("whole_minimum", (Apply("whole_maximum", (number, Whole(0))), Whole(size - 1)))
 
 
 def widens(node: Node) -> bool:

@@ -15,6 +15,8 @@ from emitted_tools import assert_like, emit, import_path, kernels_run, models, o
 
 import kernelwright
 from kernelwright.build.emulation import load_emulated
+from kernelwright.capture.checks import checks
+from kernelwright.ir.node import constant, make
 from kernelwright.roofline.devices import H200
 
 
@@ -100,6 +102,18 @@ CASES = {
     "_assert_async": Case(
         "torch._assert_async((x >= 0).all()); return torch.tanh(x + y) * 2", UNIT,
         {"negative": put(0, -1.0), "NaN": put(0, NAN)}, {"zero": put(0, 0.0)}),
+    "elements that indices choose": Case(
+        "a, b = (F.embedding(y, x) * 2).tanh(), x[w].exp() + 1\n"
+        "        return a.sum() + b.sum() + (x.gather(1, z) * 3).sin().sum() + x.index_select(1, y % 9).tanh().sum()",
+        "[torch.rand(64, 8), torch.randint(0, 8, (64,)), torch.randint(0, 8, (64, 64)),"
+        " torch.randint(-64, 64, (64, 8))]",
+        {"row": put(1, 64), "negative row": put(1, -1), "gather above": put(2, 8), "gather below": put(2, -1),
+         "above": put(3, 64), "below": put(3, -65), "index_select": put(1, 8)},
+        {"last": put(2, 7), "first from the end": put(3, -64), "last of all": put(3, 63)}),
+    "divisions by numbers in tensors": Case(
+        "return (x // y + x % y * 2 - torch.fmod(x, y)) * z + torch.div(x, y, rounding_mode='trunc') * z.tanh()",
+        "[torch.randint(-99, 99, (64, 8)), torch.randint(1, 9, (64, 8)), torch.rand(64, 8)]",
+        {"zero": put(1, 0)}, {"negative": put(1, -3), "minus one": put(1, -1)}),
     "operators that stay with PyTorch": Case(
         "c = F.one_hot(y, 8).float().sum() + x[y].tanh().sum() + x.index_select(0, y).exp().sum()\n"
         "        return torch.linalg.cholesky(z).tanh() * c + torch.linalg.inv(z).sin() + (y // w).sum().cos()",
@@ -155,16 +169,27 @@ def test_cpp(case, tmp_path) -> None:
     check(case, original, emitted)
 
 
+#: What a GPU does not assert by itself.
+WAITED = ("raise", "divisions by numbers in tensors")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without a device kernels run under the emulation")
-@pytest.mark.parametrize("name", ["binary_cross_entropy", "raise", "_assert_async"])
+@pytest.mark.parametrize("name", ["binary_cross_entropy", "elements that indices choose", *WAITED, "_assert_async"])
 def test_cuda(name, tmp_path) -> None:
     """What PyTorch's kernels assert on the device is asserted there; what Python waits for, it waits for."""
     path = write_problem(tmp_path, "refuses", text_of(CASES[name]))
     source = kernelwright.explain(path, target="cuda", device=H200).source
     kernels = re.search(r'_KERNELWRIGHT_SOURCE = r"""\n(.*?)"""', source, re.DOTALL)[1]
     check(CASES[name], import_path(path), load_emulated(source, kernels, "refuses"))
-    assert ("torch._assert_async(" in source.split("# The kernels")[1]) == (name != "raise")
-    assert ("_kernelwright_require(" in source) == (name == "raise")
+    assert ("torch._assert_async(" in source.split("# The kernels")[1]) == (name not in WAITED)
+    assert ("_kernelwright_require(" in source) == (name in WAITED)
+
+
+def test_a_device_that_divides_by_zero_is_not_asked() -> None:
+    x, y = (make("input", name=name, shape=(3,), dtype="int64") for name in "xy")
+    quotient = make("floor_divide", x, y)
+    assert [check.waited for check in checks([quotient], "cpu")] == [True] and checks([quotient], "cuda") == []
+    assert checks([make("floor_divide", x, constant(3))], "cpu") == []
 
 
 def test_an_error_of_the_program_alone_is_no_error(tmp_path: Path) -> None:

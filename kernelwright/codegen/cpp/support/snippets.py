@@ -3,8 +3,8 @@
 Every ``kw_`` function exists for ``float`` and ``double``. The ``float`` forms are branch-free, so
 g++ vectorises the ``#pragma omp simd`` loops that call them; the ``double`` forms use the C
 library. Text for values (16-bit floats, choices) is in :mod:`kernelwright.codegen.cpp.support.values`, for scalar
-functions in :mod:`kernelwright.codegen.cpp.support.math`, for accumulators in
-:mod:`kernelwright.codegen.cpp.support.rows`.
+functions in :mod:`kernelwright.codegen.cpp.support.math` and :mod:`kernelwright.codegen.cpp.support.elementary`, for
+accumulators in :mod:`kernelwright.codegen.cpp.support.rows`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from kernelwright.codegen.cpp.support.elementary import ELEMENTARY_SNIPPETS
 from kernelwright.codegen.cpp.support.math import FUNCTION_SNIPPETS
 from kernelwright.codegen.cpp.support.rows import ROW_SNIPPETS
 from kernelwright.codegen.cpp.support.scans import SCAN_SNIPPETS
@@ -21,7 +22,8 @@ HEADERS = (
     "#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <limits>\n#include <type_traits>\n"
 )
 
-SNIPPETS: dict[str, str] = {**VALUE_SNIPPETS, **FUNCTION_SNIPPETS, **ROW_SNIPPETS, **SCAN_SNIPPETS}
+SNIPPETS: dict[str, str] = {
+    **VALUE_SNIPPETS, **FUNCTION_SNIPPETS, **ELEMENTARY_SNIPPETS, **ROW_SNIPPETS, **SCAN_SNIPPETS}
 """Name to text. A snippet uses only snippets that precede it."""
 
 _NAME = re.compile(r"\bkw_\w+")

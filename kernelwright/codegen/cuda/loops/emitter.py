@@ -22,6 +22,7 @@ from kernelwright.codegen.terms import grouped
 from kernelwright.plan.expressions import (
     Apply,
     Constant,
+    Element,
     Expression,
     Guard,
     Index,
@@ -152,7 +153,13 @@ class Emitter:
         return text
 
     def _define(self, node: Apply, row: bool, lane: bool) -> str:
-        text = apply_text(node, [self._value(argument) for argument in node.arguments], self.site.real)
+        arguments = [self._value(argument) for argument in node.arguments]
+        if isinstance(node, Element):
+            buffer = self.buffers[node.buffer].name
+            self.used.add(buffer)
+            text = f"({self._type(node)}){buffer}[{arguments[0]}]"
+        else:
+            text = apply_text(node, arguments, self.site.real)
         name = self.fresh("t")
         if lane and not row:
             self.fixed_lines.append(f"{self._type(node)} {name}[{self.site.lanes}];")

@@ -1,0 +1,95 @@
+"""Elements that stand elsewhere than at an affine place, as kernels read them: one lookup, with the positions that it
+counts and the indices that choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from kernelwright.algebra.build import reshape
+from kernelwright.algebra.collapse import cast
+from kernelwright.ir.node import Node, make
+
+#: Each element of a resampled tensor is made of two along every axis.
+_LINEAR = ("linear", "bilinear", "trilinear")
+
+
+def _lookup(x: Node, indices: Mapping[int, Node], along: tuple[int, ...], shape: tuple[int, ...], *,
+            wraps: bool = False, within: bool = False) -> Node:
+    # Not the largest of them, which of sizes that differ from call to call is now one, now another.
+    count = max(1, sum(s for axis, s in enumerate(x.shape) if axis not in indices))
+    return make("lookup", x, make("places", count=count), *indices.values(), axes=tuple(indices), along=along,
+                shape=shape, wraps=wraps, within=within)
+
+
+def _of_axis(table: Node, axis: int, rank: int) -> Node:
+    """A tensor of one axis as one of several, along one of these."""
+    return reshape(table, tuple(table.size if a == axis else 1 for a in range(rank)))
+
+
+def taken(node: Node) -> Node:
+    """An index in the place of an axis."""
+    x, index = node.inputs
+    axis = node["axis"]
+    along = tuple(a if a <= axis else a + index.rank - 1 for a in range(x.rank))
+    index = reshape(index, (*index.shape, *(1,) * (x.rank - axis - 1)))
+    return _lookup(x, {axis: index}, along, node.shape, wraps=node["wraps"])
+
+
+def gather(node: Node) -> Node:
+    """An index for every element."""
+    x, index = node.inputs
+    return _lookup(x, {node["axis"]: index}, tuple(range(x.rank)), node.shape)
+
+
+def one_hot(node: Node) -> Node:
+    """Whether an index is each of the numbers."""
+    index, = node.inputs
+    same = make("eq", reshape(index, (*index.shape, 1)), cast(make("places", count=node["count"]), index.dtype))
+    return cast(same, node.dtype)
+
+
+def border(node: Node) -> Node:
+    """The elements that the positions of each axis with a border are."""
+    x, = node.inputs
+    first = x.rank - len(node["amounts"])
+    tables = {axis: make("border_places", count=x.shape[axis], amounts=amounts, mode=node["mode"])
+              for axis, amounts in enumerate(node["amounts"], first) if any(amounts)}
+    indices = {axis: _of_axis(table, axis, x.rank) for axis, table in tables.items()}
+    return _lookup(x, indices, tuple(range(x.rank)), node.shape, within=True)
+
+
+def resampled(node: Node) -> Node:
+    """The nearest element, or the sum of the two beside a place along each axis, weighed by how near they are."""
+    x, = node.inputs
+    scales = node["scales"] or (None,) * (x.rank - 2)
+    moved = {axis: {"count": x.shape[axis], "size": node.shape[axis], "scale": scales[axis - 2]}
+             for axis in range(2, x.rank)}
+    if node["mode"] not in _LINEAR:
+        indices = {axis: _of_axis(make("nearest_places", mode=node["mode"], count=x.shape[axis], size=node.shape[axis]),
+                                  axis, x.rank) for axis in moved}
+        return _lookup(x, indices, tuple(range(x.rank)), node.shape, within=True)
+    wide = "float64" if x.dtype == "float64" else "float32"
+    parts = {axis: {part: _of_axis(make("between", part=part, dtype_of=wide, aligned=bool(node["aligned"]), **how),
+                                   axis, x.rank) for part in ("low", "rest", "high", "share")}
+             for axis, how in moved.items()}
+
+    def along(axes: tuple[int, ...], indices: dict[int, Node]) -> Node:
+        if not axes:
+            return cast(_lookup(x, indices, tuple(range(x.rank)), node.shape, within=True), wide)
+        of = parts[axes[0]]
+        near, far = (make("mul", along(axes[1:], {**indices, axes[0]: of[index]}), of[weight])
+                     for index, weight in (("low", "rest"), ("high", "share")))
+        return make("add", near, far)
+
+    return cast(along(tuple(moved), {}), x.dtype)
+
+
+LOWERINGS = {"taken": taken, "gather": gather, "one_hot": one_hot, "border": border, "resampled": resampled}
+
+
+def has_form(node: Node) -> bool:
+    """Whether kernels may look the elements up: there are some, whose numbers and indices kernels know."""
+    known = all(i.dtype in ("int64", "int32") for i in node.inputs[1:])
+    some = all(prod(n.shape) for n in (node, *node.inputs))
+    return known and some and (node.inputs[0].rank > 0 or node.op == "one_hot")

@@ -1,0 +1,96 @@
+"""Elements that indices choose, borders, resampling, whole divisions: plans of random ones give eager's values."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf, nan
+
+import torch
+import torch.nn.functional as F
+from graph_tools import examples
+from hypothesis import given
+from hypothesis import strategies as st
+from test_planner import Of, check_model
+
+from kernelwright.plan.expressions import Element, walk
+from kernelwright.plan.records import Plan
+
+SPECIAL = (nan, inf, -inf, -0.0, 0.0, 1e300, -1e-300)
+
+
+def values(shape: list[int], seed: int) -> torch.Tensor:
+    """Random numbers, some of them special."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    places = torch.rand(shape, generator=generator) < 0.2
+    special = torch.tensor(SPECIAL, dtype=torch.float64)[torch.randint(0, len(SPECIAL), shape, generator=generator)]
+    return torch.where(places, special, x)
+
+
+def looks_up(plan: Plan) -> bool:
+    return any(isinstance(e, Element) for step in plan.kernels for store in (*step.kernel.row_stores,
+               *step.kernel.outer_stores) for e in walk(store.expression))
+
+
+@examples(25)
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), like=st.lists(st.integers(1, 4), max_size=3),
+       seed=st.integers(0, 999), kind=st.sampled_from(["rows", "numbers", "gather", "along", "embedding"]),
+       narrow=st.booleans(), data=st.data())
+def test_chosen(shape: list[int], like: list[int], seed: int, kind: str, narrow: bool, data: st.DataObject) -> None:
+    axis, x = data.draw(st.integers(0, len(shape) - 1)), values(shape, seed)
+    generator, size = torch.Generator().manual_seed(seed), shape[axis]
+    if kind in ("gather", "along"):
+        sizes = [data.draw(st.integers(1, 2 * s)) if a == axis else
+                 s if kind == "along" else data.draw(st.integers(1, s)) for a, s in enumerate(shape)]
+        index = torch.randint(0, size, sizes, generator=generator)
+        function = torch.gather if kind == "gather" else lambda x, axis, i: torch.take_along_dim(x, i, axis)
+        check_model(Of(lambda m, x, i: function(x * 2, axis, i).neg() * 3), (x, index))
+        return
+    if kind == "embedding":
+        x, size = x.reshape(shape[0], -1), shape[0]
+        index = torch.randint(0, size, like or [2], generator=generator)
+        function = lambda x, i: F.embedding(i, x)  # noqa: E731
+    elif kind == "rows":
+        index = torch.randint(0, size, like[:1] or [3], generator=generator)
+        function = lambda x, i: x.index_select(axis, i)  # noqa: E731
+    else:
+        index = torch.randint(-size, size, like or [2], generator=generator)
+        function = lambda x, i: x[(*[slice(None)] * axis, i)]  # noqa: E731
+    index = index.int() if narrow else index
+    plan = check_model(Of(lambda m, x, i: function(x, i).neg() * 3), (x, index))
+    assert looks_up(plan) or size == 1 or not index.numel()
+
+
+@examples(20)
+@given(sizes=st.lists(st.integers(2, 6), min_size=1, max_size=3), seed=st.integers(0, 999),
+       mode=st.sampled_from(["reflect", "replicate", "circular"]), data=st.data())
+def test_borders(sizes: list[int], seed: int, mode: str, data: st.DataObject) -> None:
+    widths = [data.draw(st.integers(0, s - 1)) for s in reversed(sizes) for _ in range(2)]
+    x = values([2, 3, *sizes], seed)
+    plan = check_model(Of(lambda m, x: F.pad(x, widths, mode=mode).neg() * 2), (x,))
+    assert looks_up(plan) == any(widths)
+
+
+@examples(20)
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), seed=st.integers(0, 999), aligned=st.booleans(),
+       mode=st.sampled_from(["nearest", "nearest-exact", "linear"]), scaled=st.booleans(), data=st.data())
+def test_resampled(sizes: list[int], seed: int, aligned: bool, mode: str, scaled: bool, data: st.DataObject) -> None:
+    mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[len(sizes)] if mode == "linear" else mode
+    to: dict = {"scale_factor": tuple(data.draw(st.sampled_from([0.5, 0.7, 1.0, 1.3, 2.0, 3.7])) for _ in sizes)} \
+        if scaled and all(s > 1 for s in sizes) else {"size": tuple(data.draw(st.integers(1, 9)) for _ in sizes)}
+    if "linear" in mode:
+        to["align_corners"] = aligned
+    x = torch.randn([2, 3, *sizes], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    check_model(Of(lambda m, x: F.interpolate(x, mode=mode, **to).neg() * 2 + 1), (x,))
+
+
+@examples(25)
+@given(seed=st.integers(0, 999), name=st.sampled_from(["floor_divide", "remainder", "fmod", "trunc"]),
+       types=st.tuples(*[st.sampled_from([torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])] * 2))
+def test_whole_divisions(seed: int, name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(-140, 140, (5, 7), generator=generator).to(t) for t in types)
+    y = torch.where(y == 0, 1, y)
+    divide = getattr(torch, name) if name != "trunc" else partial(torch.div, rounding_mode="trunc")
+    plan = check_model(Of(lambda m, x, y: (divide(x, y) + 1) * 2), (x, y))
+    assert plan.kernels
