@@ -1,5 +1,5 @@
-"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose``, ``package``, ``cache``
-and ``doctor``; and ``fuzz``, for those who work on the package, which no help lists.
+"""The command line: ``kernelwright optimize``, ``bench``, ``explain``, ``judge``, ``propose``, ``serve``, ``package``,
+``cache`` and ``doctor``; and ``fuzz``, for those who work on the package, which no help lists.
 
 The result goes to stdout and everything else to stderr. Exit status: 0 for a result, 1 for a suite of which not
 every problem is verified, for random models that go wrong and for candidates that are not right, 2 for what the user
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -85,8 +84,6 @@ def optimize(
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         with importing():
-            with suppress(ImportError):  # a private name
-                import torch._dynamo  # noqa: F401  (which torch.export is made of)
             from kernelwright.pipeline import optimize as run
 
         silence_torch()
@@ -120,8 +117,6 @@ def explain(
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         with importing():
-            with suppress(ImportError):  # a private name
-                import torch._dynamo  # noqa: F401  (which torch.export is made of)
             from kernelwright.pipeline import explain as run
 
         silence_torch()
@@ -382,8 +377,6 @@ def propose(
             backward=backward, own_kernels=own_kernels, threads=threads, time=not no_time, tiny=tiny,
             class_name=class_name, limit=limit, memory=memory, json=json, quiet=quiet, **chosen)
         with importing():
-            with suppress(ImportError):  # a private name
-                import torch._dynamo  # noqa: F401  (which torch.export is made of)
             from kernelwright.propose.report import render_text
             from kernelwright.propose.run import propose as run_propose
 
@@ -392,6 +385,39 @@ def propose(
         return lambda: render_text(result, **page()), result.to_json, result.exit_status
 
     return perform(work, json, quiet)
+
+
+@app.command(epilog=_examples("serve", "serve --port 0 --folder queue --json",
+                              "serve --host 0.0.0.0 --tokens tokens.txt --problems problems --workers 2"))
+def serve(
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8750,
+    folder: options.ServiceFolder = Path("judge_service"),
+    tokens: options.TokensFile = None,
+    problems: options.KnownProblems = None,
+    workers: options.Workers = None,
+    queue: options.QueueLimit = 1000,
+    limit: options.SubmissionLimit = 900.0,
+    stage_limit: options.LimitOfStages = None,
+    memory: options.CandidateMemory = None,
+    devices: options.Devices = "",
+    target: options.Place = "auto",
+    threads: options.Threads = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Judge what is submitted over HTTP, until Ctrl-C; what waits then is judged when the same command runs again."""
+
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
+        from kernelwright.serve.command import serve as run
+
+        left = run(progress, line, json, host=host, port=port, folder=folder, tokens=tokens, problems=problems,
+                   workers=workers, queue=queue, limit=limit, stage_limit=stage_limit, memory=memory,
+                   devices=tuple(filter(None, devices.split(","))), target=target, threads=threads)
+        return lambda: f"{left} submissions wait", lambda: {"schema": 1, "waiting": left}
+
+    line = cli_frame.line_writer()
+    return perform(work, json, quiet, one_line=True)
 
 
 @app.command(epilog=_examples("package model_new.py --name fast-model", "package a_new.py b_new.py --name models "

@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kernelwright.errors import InternalError, KernelwrightError
@@ -77,11 +77,12 @@ def dumped(document: dict[str, Any]) -> str:
 
 
 def line_writer() -> Callable[[Any], None]:
-    """What writes objects to stdout as they come, one a line, also from within `perform`."""
+    """What writes objects, or texts, to stdout as they come, one a line, also from within `perform`."""
     stream = open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")  # noqa: SIM115 (open for as long as the command)
 
     def write(record: Any) -> None:
-        stream.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
+        text = record if isinstance(record, str) else json.dumps(record, allow_nan=False, separators=(",", ":"))
+        stream.write(text + "\n")
         stream.flush()
 
     return write
@@ -119,6 +120,8 @@ def importing() -> Iterator[None]:
     """
     gc.disable()
     try:
+        with suppress(ImportError):  # a private name
+            import torch._dynamo  # noqa: F401  (which torch.export is made of)
         yield
     finally:
         gc.freeze()

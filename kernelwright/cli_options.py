@@ -211,3 +211,22 @@ CacheFile = Annotated[Path | None, typer.Argument(
 CacheKinds = Annotated[list[str] | None, typer.Option(
     "--only", metavar="KIND", help="One kind of what is kept, as `cache` names it; may be given several times.")]
 ReplaceCacheFile = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+
+# ---- of serve ----------------------------------------------------------------------------------------
+
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen at; another than this "
+                                   "machine's own needs tokens.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", help="Port to listen at; 0: any that is free.")]
+ServiceFolder = Annotated[Path, typer.Option(
+    "--folder", metavar="FOLDER", help="Where the queue is, with all texts and results.")]
+TokensFile = Annotated[Path | None, typer.Option(
+    "--tokens", metavar="FILE", help="A line NAME TOKEN for each client; by default the one token of "
+    "KERNELWRIGHT_TOKEN, else none is needed.")]
+KnownProblems = Annotated[Path | None, typer.Option(
+    "--problems", metavar="FOLDER", help="Problem files that submissions name; problems of their own are refused.")]
+QueueLimit = Annotated[int, typer.Option("--queue", metavar="N", help="Submissions that may wait.")]
+SubmissionLimit = Annotated[float, typer.Option(
+    "--limit", metavar="SECONDS", help="Time that a submission may take in all, not counting time stopped for others.")]
+LimitOfStages = Annotated[float | None, typer.Option(
+    "--stage-limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 "
+    "and 60.")]

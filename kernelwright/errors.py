@@ -654,6 +654,126 @@ class NoSet(KernelwrightError):
     remedy = "Give such a folder or file; without --set `kernelwright judge` takes one problem and its candidates."
 
 
+# ---- KW75x: SERVE, the judge as a service -----------------------------------------------------------
+
+
+class TokensMissing(KernelwrightError):
+    """A service that other machines can reach has no tokens by which it would know its clients."""
+
+    code = "KW751"
+    sentence = "The service would be open to everybody who reaches {host}."
+    reason = "A problem is code that the judge runs, so who may submit one may run code on this machine."
+    remedy = "Give a file of tokens (`--tokens FILE`) or KERNELWRIGHT_TOKEN, or leave out `--host`."
+
+
+class TokensUnusable(KernelwrightError):
+    """The file of tokens cannot be read, or a line of it is no name and token."""
+
+    code = "KW752"
+    sentence = "The tokens of {path} cannot be used: {found}."
+    reason = "Each line is a name, a space and a token of at least 16 characters; names and tokens stand once."
+    remedy = "Mend it; `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes a token."
+
+
+class ServerMissing(KernelwrightError):
+    """The service needs the packages ``starlette`` and ``uvicorn``, an optional extra that is not installed."""
+
+    code = "KW753"
+    sentence = "There can be no service: {found}."
+    reason = "Starlette and uvicorn speak HTTP; only the service needs them, its client does not."
+    remedy = "Install them: `pip install 'kernelwright[serve]'`."
+
+
+class ServiceFolderUnusable(KernelwrightError):
+    """The folder of a service is in use by another one, or holds something else."""
+
+    code = "KW754"
+    sentence = "The folder {folder} cannot be used: {found}."
+    reason = "A queue belongs to one service at a time, so that nothing is judged twice."
+    remedy = "Stop the other service, or give another folder (`--folder`)."
+
+
+class AddressUnusable(KernelwrightError):
+    """Nobody can listen at the address, or somebody does."""
+
+    code = "KW755"
+    sentence = "The service cannot listen at {address}: {found}."
+    reason = "Another program may have the port, or the machine has no such address."
+    remedy = "Give another `--port` (0: any that is free) or `--host`."
+
+
+class SubmissionInvalid(KernelwrightError):
+    """The body of a request is no submission. HTTP status 400."""
+
+    code = "KW756"
+    sentence = "That is no submission: {found}."
+    reason = "A submission is a JSON object with problem and candidate, both texts, and, if wanted, options."
+    remedy = "Mend it; docs/schemas/serve.json is its JSON Schema, docs/serve.md has an example."
+
+
+class NotAuthorised(KernelwrightError):
+    """A request has no token, or one that the service does not know. HTTP status 401."""
+
+    code = "KW757"
+    sentence = "The service does not know you: {found}."
+    reason = "Each client has a token, and sees what was submitted with it alone."
+    remedy = "Send the header `Authorization: Bearer TOKEN`; the client takes it from KERNELWRIGHT_TOKEN."
+
+
+class SubmissionUnknown(KernelwrightError):
+    """There is no submission of that id, or it is another client's. HTTP status 404."""
+
+    code = "KW758"
+    sentence = "There is no submission {id} of yours."
+    reason = "It was never submitted with this token, or was deleted."
+    remedy = "Check the id and the token; submitting the same texts and options again gives the same id."
+
+
+class QueueFull(KernelwrightError):
+    """As many submissions wait as may. HTTP status 429."""
+
+    code = "KW759"
+    sentence = "{queued} submissions wait already."
+    reason = "The queue is limited (`--queue`), so that nobody waits without end."
+    remedy = "Submit it again after the seconds of the header Retry-After; the client does."
+
+
+class SubmissionTooLarge(KernelwrightError):
+    """The body of a request is too long. HTTP status 413."""
+
+    code = "KW760"
+    sentence = "The submission has more than {most} MiB."
+    reason = "Problem and candidate are texts to be read by a person."
+    remedy = "Leave out what is not program text, such as tables of numbers or compiled kernels."
+
+
+class ServiceFull(KernelwrightError):
+    """The disk of the service is full. HTTP status 507. What was accepted before is kept."""
+
+    code = "KW761"
+    sentence = "The service has no room on its disk."
+    reason = "What is accepted is on disk before the answer, and this would not be."
+    remedy = "Submit it again later; whoever runs the service makes room, or deletes submissions."
+
+
+class NotEnded(KernelwrightError):
+    """A submission is to be deleted that has not ended. HTTP status 409."""
+
+    code = "KW762"
+    sentence = "The submission {id} is {state}."
+    reason = "Only what is done, cancelled or failed can be deleted."
+    remedy = "Cancel it first, or wait."
+
+
+class GivenUp(KernelwrightError):
+    """The service itself ended again and again while a submission was judged."""
+
+    code = "KW763"
+    sentence = "The submission was given up after {attempts} attempts."
+    reason = "The service, or its machine, ended each time while this was judged, which may be why."
+    remedy = "Look into the logs of the machine; submitting it again begins anew."
+
+
 # ---- KW8xx: PROPOSE, candidates from language models and from texts --------------------------------
 
 

@@ -278,7 +278,9 @@ NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA 
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
 API_KEY = EnvironmentVariable("KERNELWRIGHT_API_KEY", "OPENAI_API_KEY, else the system's keyring",
                               "The key of the endpoint that `propose` asks.")
-ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, CC, NVCC, API_KEY, NO_COLOR)
+SERVICE_TOKEN = EnvironmentVariable("KERNELWRIGHT_TOKEN", "unset", "The token of a client of `serve`; of the service "
+                                    "itself where no file of tokens is given.")
+ENVIRONMENT = (KERNELWRIGHT_CACHE, CXX, CC, NVCC, API_KEY, SERVICE_TOKEN, NO_COLOR)
 
 
 def cache_folder() -> Path:

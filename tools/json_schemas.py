@@ -30,6 +30,7 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report
 from kernelwright.judge import records as judge
+from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.propose import records as propose
 from kernelwright.propose.critique import Critique
@@ -37,6 +38,7 @@ from kernelwright.records import Mode
 from kernelwright.report.document import SCHEMA
 from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
+from kernelwright.serve import records as service
 from kernelwright.suite.judge_runner import SCHEMA as JUDGED
 from kernelwright.suite.judge_runner import Judged
 from kernelwright.suite.results import IN_FULL, Record
@@ -64,6 +66,7 @@ _FAILURE = {"description": "Printed in place of the document where the command f
 _TYPES: dict[tuple[type, str], Any] = {
     (judge.CandidateResult, "verdict"): Literal[tuple(VERDICTS)],
     (Judged, "verdict"): Literal[tuple(VERDICTS)], (Judged, "error"): KernelwrightError | None,
+    (service.Status, "error"): KernelwrightError | None, (service.Status, "verdict"): Literal[tuple(VERDICTS)] | None,
     (Record, "error"): KernelwrightError | None, (Record, "result"): Result | None}
 #: Fields that have no place in a document, and properties and sentences that have.
 _LEFT_OUT = {Result: {"source", "module", "construction"}, Times: {"seconds", "rounds"}}
@@ -129,7 +132,7 @@ class Schema:
         """The schema of a type's values as JSON."""
         if hint in _PLAIN:
             return _PLAIN[hint]
-        if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(hint) or typing.is_typeddict(hint):
             return self.record(hint)
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin in (typing.Union, types.UnionType):
@@ -166,6 +169,9 @@ def schemas() -> dict[str, str]:
     wheel = packed.record(Wheel, {"schema": {"const": WHEELS}})
     stored = Schema("kernelwright cache --json")
     cache = stored.record(Cache, {"schema": {"const": CACHES}})
+    served = Schema("kernelwright serve: what is submitted, and what it answers")
+    answers = {"schema": {"const": service.SCHEMA}}
+    told = [served.record(kind, answers) for kind in (service.Status, service.Listing, service.Health)]
     fuzz = Schema("kernelwright fuzz --json")
     outcome = fuzz.fields(Outcome)
     one = fuzz_object({"schema": {"const": 1}, "path": _PLAIN[str], **outcome}, "Of one file.")
@@ -181,8 +187,22 @@ def schemas() -> dict[str, str]:
         "results.json": results.text(record),
         "package.json": packed.text(wheel, packed.failure()),
         "cache.json": stored.text(cache, stored.failure()),
+        "serve.json": served.text(submission(served), *told, served.failure()),
         "fuzz.json": fuzz.text(fuzz_object(many, "Of random models."), one, fuzz.failure()),
     }
+
+
+def submission(served: Schema) -> dict[str, Any]:
+    """A reference to the definition of the body of a submission, of which only the texts are needed."""
+    all_options = served.fields(JudgeSettings)
+    options = {"type": "object", "properties": {name: all_options[name] for name in service.OPTIONS},
+               "additionalProperties": False}
+    said, described = _descriptions(service.Submission)
+    texts = {name: {"description": described[name], **_PLAIN[str]} for name in ("problem", "candidate")}
+    served.definitions["Submission"] = {
+        "description": said, "type": "object", "required": list(texts), "additionalProperties": False,
+        "properties": {**texts, "options": {"description": described["options"], **options}}}
+    return {"$ref": "#/$defs/Submission"}
 
 
 def fuzz_object(properties: Mapping[str, Any], said: str) -> dict[str, Any]:

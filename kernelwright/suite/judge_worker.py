@@ -16,7 +16,8 @@ BEGUN, JUDGED = "begun", "judged"
 
 
 def judge_candidates(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Judge ``candidates`` of the task (each with key and path) for the problem at its ``path``, under its ``seed``.
+    """Judge ``candidates`` of the task (each with key and path) for the problem at its ``path``, under its ``seed``;
+    ``profiles`` is the folder of problem profiles, if it is not the one beside the logs.
 
     Each is said as a part when it begins and when it is judged, so that what is finished outlives this process. The
     outcome says how it ended: ``verified``, ``error`` (a coded error of the problem), ``crashed``.
@@ -45,7 +46,7 @@ def judge_candidates(task: dict[str, Any], progress: Progress) -> dict[str, Any]
 
         judge(Path(task["path"]), [Path(candidate["path"]) for candidate in candidates], settings, progress,
               begun=lambda number: part(kind=BEGUN, key=candidates[number]["key"]), told=told,
-              profiles=Path(task["logs"]).parent / "profiles")
+              profiles=Path(task.get("profiles") or Path(task["logs"]).parent / "profiles"))
         return {"state": "verified", "error": None, "result": None}
     except KernelwrightError as error:
         return {"state": "error", "error": error.as_json(), "result": None}

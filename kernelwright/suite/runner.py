@@ -102,7 +102,7 @@ def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, 
     progress.say(f"{len(jobs)} {what} on {', '.join(queue.name for queue in queues)}, "
                  f"{per_device} {'workers' if per_device > 1 else 'worker'} per device")
     scratch = Path(tempfile.mkdtemp(prefix="kernelwright_bench_"))
-    with _ended_by_signals():
+    with ended_by_signals():
         scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished, part)
         try:
             scheduler.add(jobs)
@@ -186,7 +186,7 @@ def runner_of(options: SuiteOptions) -> Callable[..., None]:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as Ctrl-C does, so that no process outlives it; the exit status is the usual."""
     if threading.current_thread() is not threading.main_thread():
         yield

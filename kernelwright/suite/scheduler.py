@@ -76,6 +76,22 @@ class Scheduler:
         for job in jobs:
             (self.last if job.alone else self.jobs).append(Attempt(job, alone="machine" if job.alone else ""))
 
+    def withdraw(self, job: str) -> None:
+        """Have nothing more to do with a job: what it runs is ended, and no record comes of it."""
+        self.jobs = deque(attempt for attempt in self.jobs if attempt.job.problem != job)
+        self.last = deque(attempt for attempt in self.last if attempt.job.problem != job)
+        for queue in self.queues:
+            queue.retries = [attempt for attempt in queue.retries if attempt.job.problem != job]
+            for worker in list(queue.workers):
+                if worker.attempt is not None and worker.attempt.job.problem == job:
+                    self._forget(queue, worker)
+                    worker.clean()
+
+    def stages(self) -> dict[str, str]:
+        """The stage that each job is at which a worker has, by the job's name."""
+        return {worker.attempt.job.problem: worker.stage for queue in self.queues for worker in queue.workers
+                if worker.attempt is not None}
+
     @property
     def open(self) -> int:
         """Jobs without a record yet."""

@@ -19,6 +19,7 @@ from kernelwright.verify.floating import Allowance, judge
 from kernelwright.verify.observe import identical
 from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.statistics import (
+    MOST_MOVED,
     Statistics,
     by_draws,
     is_own_reference,
@@ -171,7 +172,7 @@ def _leaf(
     if moved and all(draw.is_wide for draw in moved) and is_own_reference(facts["dtype"], statistics.eager_worst_units):
         by_draws(statistics, moved)
     if moved:
-        widen(statistics, moved, limits.multiple)
+        widen(statistics, moved, limits.multiple, MOST_MOVED if limits.unit is None else math.inf)
     found = judge(path, statistics, limits, allowance, facts)
     return replace(found, spread=spread(candidate, reference), eager_spread=spread(eager, reference))
 

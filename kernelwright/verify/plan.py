@@ -83,7 +83,7 @@ class Plan:
 
     def tolerance_for(self, distribution: str) -> Tolerance:
         """What an error on inputs of ``distribution`` is held against."""
-        if distribution == AS_GIVEN:
+        if distribution == AS_GIVEN or self.tolerance.unit is not None:  # eager's error is then one of these inputs
             return self.tolerance
         return replace(self.tolerance, multiple=max(self.tolerance.multiple, self.derived_multiple),
                        noise_units=max(self.tolerance.noise_units, self.derived_noise_units))

@@ -85,14 +85,15 @@ def may_be_rounding(tolerance: Tolerance, *comparisons: Comparison | None, by_ea
     by_eager: eager itself is the reference, which has no error against itself."""
     failed = [c for c in comparisons if c is not None and not c.passed]
     return bool(failed) and all(
-        not c.structure and all(o.passed or _in_reach(o, tolerance.multiple, by_eager) for o in c.outputs)
+        not c.structure and all(o.passed or _in_reach(o, tolerance, by_eager) for o in c.outputs)
         for c in failed)
 
 
-def _in_reach(output: OutputError, multiple: float, by_eager: bool) -> bool:
+def _in_reach(output: OutputError, tolerance: Tolerance, by_eager: bool) -> bool:
+    multiple = tolerance.multiple
     if not set(output.kinds) <= ROUNDING:
         return False
-    if by_eager or output.is_noise or is_own_reference(output.dtype, output.eager_units):
+    if tolerance.unit is not None or by_eager or output.is_noise or is_own_reference(output.dtype, output.eager_units):
         return True
     return (
         output.units <= MOST_MOVED * max(1.0, multiple * output.eager_units)
@@ -113,20 +114,20 @@ class Draw:
 
 
 def drawn(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, numbers: Iterable[int],
-          recording: bool = False, sums: float = 0.0, inexact: bool = False, share: float = 1.0
-          ) -> Generator[Draw, None, None]:
+          recording: bool = False, sums: float = 0.0, inexact: bool = False, share: float = 1.0,
+          operands: float = 0.0) -> Generator[Draw, None, None]:
     """Call ``eager`` under other rounding from the state ``before``, once for each of ``numbers``, which choose it.
 
-    sums, share: those of `Rounding`. inexact: only what was rounded is rounded otherwise (`RoundingOfInexact`), which
-    inputs are not, and labels never. Calls that fail are left out. Its state is as it was when all are over. Raises
-    what says that memory is lacking.
+    sums, share, operands: those of `Rounding`. inexact: only what was rounded is rounded otherwise
+    (`RoundingOfInexact`), which inputs are not, and labels never. Calls that fail are left out. Its state is as it was
+    when all are over. Raises what says that memory is lacking.
     """
     after = State.of(eager, parameters=False)
     try:
         for number in numbers:
             before.apply(eager)
             rounding = RoundingOfInexact(seed + number) if inexact else Rounding(
-                seed + number, share=share, sums=sums)
+                seed + number, share=share, sums=sums, operands=operands)
             given = list(inputs) if inexact else map_tensors(list(inputs), rounding.input_off)
             arguments = clone_tensors(given)
             seed_all(seed)
@@ -183,7 +184,8 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     found = Moved()
     eager_state = State.of(eager, parameters=False).tracked()
     truth = {name: (reference.state or {}).get(name, value) for name, value in eager_state.items()}
-    for draw in while_memory_lasts(drawn(eager, inputs, before, seed, range(DRAWS), recording)):
+    for draw in while_memory_lasts(drawn(eager, inputs, before, seed, range(DRAWS), recording,
+                                         operands=tolerance.unit or 0.0)):
         add(found.outputs, part(draw.outputs), expected, reference.outputs, "output", tolerance, draw.is_wide)
         add(found.state, draw.state, eager_state, truth, "state", tolerance, draw.is_wide)
         if reference.inputs is not None and not identical(draw.given, draw.arguments):
@@ -256,13 +258,16 @@ class Rounding(TorchDispatchMode):
     that they are made of (`written_out`; there the largest of a softmax is one of its elements), and what a device
     multiplies in TF32 moves by units of that. unit: the relative size of a unit, by default that of each type, which
     is one or two of the last place; share: how much of it. sums: what part of their `summed_units` results move by,
-    where that is more than one. ``is_wide``: whether all of them were of float64."""
+    where that is more than one. operands: the relative error of inputs and of what is multiplied, where those are given
+    fewer digits. ``is_wide``: whether all of them were of float64."""
 
     seldom = SELDOM
 
-    def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, sums: float = 0.0) -> None:
+    def __init__(self, seed: int, unit: float | None = None, share: float = 1.0, sums: float = 0.0,
+                 operands: float = 0.0) -> None:
         super().__init__()
         self.seed, self.unit, self.share, self.sums, self.is_wide = seed, unit, share, sums, True
+        self.operands = operands
         self.within = False  # one that is written out
         self.places = random.Random(seed)
         self.pools: dict[tuple[torch.device, int], torch.Tensor] = {}
@@ -273,7 +278,9 @@ class Rounding(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if self.within and name in MOVES:
             return func(*args, **(kwargs or {}))
-        if _is_in_tf32(name, args):
+        if self.operands and name in PRODUCTS | WINDOWS:
+            args = tuple(self.operand_off(v) if isinstance(v, torch.Tensor) else v for v in args)
+        elif _is_in_tf32(name, args):
             args = tuple(self.one_unit_off(v, _TF32) if isinstance(v, torch.Tensor) else v for v in args)
         results = func(*args, **(kwargs or {}))
         if any(value.alias_info is not None for value in func._schema.returns):
@@ -318,7 +325,19 @@ class Rounding(TorchDispatchMode):
 
     def input_off(self, tensor: torch.Tensor) -> torch.Tensor:
         """An input with elements a unit up or down, if it is none of labels."""
-        return tensor if are_labels(tensor) else self.one_unit_off(tensor)
+        return tensor if are_labels(tensor) else self.operand_off(tensor)
+
+    def operand_off(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What is multiplied with elements a unit off, or in the digits that ``operands`` leaves: rounded to these, by
+        which nearly equal values move alike, or in every other call at random."""
+        kind = tensor.dtype
+        if not self.operands or not kind.is_floating_point or torch.finfo(kind).eps > self.operands:
+            return self.one_unit_off(tensor)
+        if self.seed % 2:
+            return self.one_unit_off(tensor, self.operands / torch.finfo(kind).eps)
+        fraction, exponent = torch.frexp(tensor.detach())
+        rounded = torch.ldexp(torch.round(fraction / (2 * self.operands)) * (2 * self.operands), exponent)
+        return torch.where(rounded.isfinite(), rounded, tensor.detach()).requires_grad_(tensor.requires_grad)
 
     def terms_off(self, args: Sequence[Any]) -> list[Any]:
         """Operands of one of `SUMS` with each term a unit off."""

@@ -324,8 +324,8 @@ def by_draws(found: Statistics, draws: Sequence[Statistics]) -> None:
         sums.eager_error = torch.stack([draw.slices[place].error for draw in draws]).median(0).values
 
 
-def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> None:
-    """Take the largest error of ``draws`` for eager's in ``found``, up to `MOST_MOVED` times what it is there.
+def widen(found: Statistics, draws: Sequence[Statistics], multiple: float, most: float = MOST_MOVED) -> None:
+    """Take the largest error of ``draws`` for eager's in ``found``, up to ``most`` times what it is there.
 
     multiple: how many times eager's error a candidate may have. Of single elements 1 over it counts as eager's error
     where that is smaller; of a slice, whose elements may all share one rounding error, as much as its part of the whole
@@ -337,16 +337,17 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float) -> No
     """
     for place, sums in enumerate(found.slices):
         sums.jumps, sums.jump, sums.jump_rms = _jumps(sums, [draw.slices[place].error for draw in draws])
-    units = MOST_MOVED * max(found.eager_worst_units, 1 / multiple)
+    units = most * max(found.eager_worst_units, 1 / multiple)
     square = float(_most(torch.tensor(found.eager_square_error, dtype=torch.float64),
-                         torch.tensor(found.square_reference, dtype=torch.float64), multiple))
+                         torch.tensor(found.square_reference, dtype=torch.float64), multiple, most))
     usual = found.eager_square_error / max(1, found.compared)
-    slices = [_most(sums.eager_error, sums.reference, multiple, usual * sums.elements) for sums in found.slices]
+    slices = [_most(sums.eager_error, sums.reference, multiple, most, usual * sums.elements)
+              for sums in found.slices]
     for draw in draws:
         found.eager_worst_units = max(found.eager_worst_units, min(draw.worst_units, units))
         found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))
-        for sums, most, other in zip(found.slices, slices, draw.slices, strict=True):
-            sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, most))
+        for sums, widest, other in zip(found.slices, slices, draw.slices, strict=True):
+            sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, widest))
 
 
 def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float, float]:
@@ -364,9 +365,10 @@ def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float, f
     return int(counts.max()), float(relative[jumped].max()), float(rms[jumped].max())
 
 
-def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, least: float = 0.0) -> torch.Tensor:
+def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, most: float, least: float = 0.0
+          ) -> torch.Tensor:
     """What squares of eager's errors, or ``least`` where they are less, may be widened to, beside squares of the
     reference."""
-    widest = MOST_MOVED**2 * error.clamp_min(least)
+    widest = most**2 * error.clamp_min(max(least, torch.finfo(error.dtype).tiny))
     with_digits = torch.maximum(error, torch.minimum(widest, (NOISE_SHARE / multiple)**2 * reference))
     return torch.where(error > NOISE_SHARE**2 * reference, widest, with_digits)

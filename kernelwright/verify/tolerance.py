@@ -28,6 +28,8 @@ class Tolerance:
     eager and the reference agree on it, "sums" only where the result itself is zero, and no number too small for its
     type, whose sign the order of a sum may decide, "any" only counts them (`OutputError.zero_signs`). ``of_size``: the
     share of the whole output's size that any single element may be off, as sums that cancel are in fewer digits.
+    ``unit``: the relative error of operands where fewer digits than the model's are accepted: then eager's error is how
+    far it moves by such errors of inputs and of what is multiplied; None: digits are those of each type.
     """
 
     atol: float | None = None
@@ -38,18 +40,19 @@ class Tolerance:
     nonfinite: str = "exact"
     zeros: str = "any"
     of_size: float = 0.0
+    unit: float | None = None
 
     def for_dtype(self, dtype: torch.dtype) -> Limits:
         """Return the numbers for outputs of ``dtype``."""
         usual = DEFAULT_TOLERANCE.get(dtype, 1e-5)
         atol, rtol, scaled = (usual if v is None else v for v in (self.atol, self.rtol, self.scaled))
         return Limits(atol, rtol, scaled, self.multiple, self.noise_units, self.nonfinite,
-                      self.zeros, self.of_size)
+                      self.zeros, self.of_size, self.unit)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The numbers of a `Tolerance` for one dtype; ``nonfinite``, ``zeros`` and ``of_size`` as there."""
+    """The numbers of a `Tolerance` for one dtype; ``nonfinite``, ``zeros``, ``of_size`` and ``unit`` as there."""
 
     atol: float
     rtol: float
@@ -59,3 +62,4 @@ class Limits:
     nonfinite: str = "exact"
     zeros: str = "any"
     of_size: float = 0.0
+    unit: float | None = None

@@ -18,7 +18,7 @@ from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
-from kernelwright.judge.check.precision import FLOAT32, precision_class
+from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.check.variants import check_variants, variants
@@ -46,11 +46,10 @@ from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import call, first_line
 from kernelwright.verify.records import TrialPlan
+from kernelwright.verify.sensitivity import ROUNDING
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
-#: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
-ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign", of_size=0.1)
 #: Share of free memory in which the model's results may wait for the next candidate.
 KEPT_SHARE = 1 / 16
 #: From this weight on a finding explains the results of parameters that could not be loaded.
@@ -287,7 +286,8 @@ class Checker:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
             verdict = classify(certificate, findings)
             if verdict == "WRONG-PRECISION" and self.settings.precision == "any":
-                loose = replace(self._plan(), tolerance=ANY_PRECISION)
+                shown = precision_class(certificate)
+                loose = replace(self._plan(), tolerance=any_precision(shown))
                 again = seconds.during("check", lambda: self._certified(remote, loose))
                 beyond = [t.plan for t in again.trials if t.gates and not t.passed] if _loses_range(again) else []
                 if again.passed or (beyond and all(map(self._leaves_half, beyond))):
@@ -295,7 +295,7 @@ class Checker:
                     made = replace(made, more=f"its numbers of 16 bits leave their range on inputs {kinds}"
                                    if beyond else "")
                     again = replace(again, passed=True, why=())
-                    result = replace(result, certificate=again, precision=precision_class(again))
+                    result = replace(result, certificate=again, precision=shown or precision_class(again))
                     return self._right(result, remote, seconds, made)
             if verdict == "WRONG-PARAMETERS" and (stale := stale_copy(self._make_model(), remote)) is not None:
                 findings.insert(1, stale)
@@ -337,8 +337,8 @@ class Checker:
     def _right(self, result: CandidateResult, remote: RemoteCandidate, seconds: Seconds, made: _Made
                ) -> CandidateResult:
         """Right on its trials: what other layouts, sizes and sequences of calls show."""
-        tolerance = ANY_PRECISION if result.precision != FLOAT32 and self.settings.precision == "any" else \
-            self._plan().tolerance_for("normal")
+        tolerance = any_precision(result.precision) if result.precision != FLOAT32 and \
+            self.settings.precision == "any" else self._plan().tolerance_for("normal")
         worker = remote.link.worker
         distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
         loads = made.own is None or made.own.loads
@@ -439,11 +439,13 @@ def _joined(limits: tuple[str, ...]) -> str:
 
 
 def _loses_range(certificate: Certificate) -> bool:
-    """Whether all that is wrong is NaN or Inf in place of numbers, on other inputs than the problem's own."""
+    """Whether all that is wrong is NaN or Inf in place of numbers, on other inputs than the problem's own; where that
+    is most of an output, the few numbers left say nothing of its size."""
     failed = [t for t in certificate.trials if t.gates and not t.passed]
     found = [c for t in failed for c in (t.comparison, t.against_eager, t.state) if c is not None and not c.passed]
     return bool(failed) and not any(t.problems or t.plan.distribution == AS_GIVEN for t in failed) and not any(
-        c.structure or set(o.kinds) - {"nonfinite"} for c in found for o in c.outputs)
+        c.structure or set(o.kinds) - {"nonfinite", *(ROUNDING if 2 * o.misplaced_nonfinite > o.elements else ())}
+        for c in found for o in c.outputs)
 
 
 def _ran(certificate: Certificate) -> bool:

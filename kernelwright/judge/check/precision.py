@@ -9,13 +9,19 @@ lose.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.tolerance import Tolerance
 
 FLOAT32, TF32, HALF = "float32", "tf32", "16-bit"
 #: Relative errors (rms of the error over rms of the result) between the classes: 2^-15.5 and 2^-10.5.
 TF32_FROM, HALF_FROM = 2.0**-15.5, 2.0**-10.5
+#: The relative error that operands in TF32 or float16 have, and in bfloat16: half of the largest, 2^-(m+1).
+TF32_UNIT, HALF_UNIT = 2.0**-12, 2.0**-9
+#: What is accepted where any precision is: an error that 16-bit operands leave, a few times over.
+ANY_PRECISION = Tolerance(atol=2e-2, rtol=2e-2, scaled=2e-2, nonfinite="sign", of_size=0.1)
 #: A class says something about a candidate only where eager itself, in float32, keeps this much more than its border.
 MARGIN = 4.0
 #: Distributions on which every digit of an operand matters, and few cancel.
@@ -45,3 +51,9 @@ def precision_class(certificate: Certificate) -> str | None:
         # Eager loses as much: by the model's own condition, or because it computes in that precision itself.
         return TF32 if error < HALF_FROM else None
     return TF32 if error < HALF_FROM else HALF
+
+
+def any_precision(precision: str | None) -> Tolerance:
+    """What is accepted of a candidate of that class where any precision is: `ANY_PRECISION`, and where the model
+    amplifies roundings, as sums that cancel do, twice what it is moved by those of its operands."""
+    return replace(ANY_PRECISION, unit=HALF_UNIT if precision == HALF else TF32_UNIT)

@@ -341,7 +341,7 @@ def test_a_command_waits_for_no_process_that_it_has_started(command, tmp_path):
     assert done.returncode == 0 and "linear" in done.stdout, done.stderr
 
 
-COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "package", "cache", "fuzz")
+COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "serve", "package", "cache", "fuzz")
 
 
 def test_help_is_short_to_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,7 +362,7 @@ def test_examples_of_help_are_command_lines() -> None:
             program, verb, *arguments = shlex.split(line.split(" > ")[0])
             assert (program, verb) == ("kernelwright", name)
             with command.make_context(name, arguments) as context:
-                always = "json" if name in ("bench", "doctor", "fuzz", "cache") else "path"
+                always = "json" if name in ("bench", "doctor", "fuzz", "cache", "serve") else "path"
                 assert context.params[always] is not None
 
 

@@ -1,0 +1,1 @@
+"""``kernelwright serve``: the judge as a service over HTTP (``docs/serve.md``)."""

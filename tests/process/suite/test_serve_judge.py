@@ -1,0 +1,96 @@
+"""``kernelwright serve`` as a user runs it, with the judge itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from clocks import PATIENCE
+from places import ROOT
+from schemas import assert_fits
+
+from kernelwright.serve.client import Client
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0 + 1.0
+
+def get_inputs():
+    return [torch.randn(32, 40)]
+
+def get_init_inputs():
+    return []
+"""
+#: Right with a factor of 2, and wrong with another one.
+CANDIDATE = """
+import torch
+from torch import nn
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.clamp(x, min=0.0) * FACTOR + 1.0
+"""
+
+
+def command(folder: Path, *arguments: object, **environment: str) -> list:
+    """What starts a command of kernelwright: arguments and environment."""
+    return [[sys.executable, "-m", "kernelwright", *map(str, arguments)],
+            {**os.environ, "KERNELWRIGHT_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), **environment}]
+
+
+@pytest.mark.slow
+def test_two_clients_and_the_judge(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("ann a-token-of-ann-0123\nbob a-token-of-bob-4567\n")
+    line, environment = command(tmp_path, "serve", "--port", 0, "--folder", tmp_path / "queue", "--devices", "cpu",
+                                "--workers", 1, "--tokens", tokens, "--stage-limit", PATIENCE, "--limit", 4 * PATIENCE,
+                                "--json", "--quiet")
+    service = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert service.stdout is not None
+        address = json.loads(service.stdout.readline())["address"]
+        ann = Client(address, "a-token-of-ann-0123", timeout=PATIENCE)
+        bob = Client(address, "a-token-of-bob-4567", timeout=PATIENCE)
+        right = ann.submit(MODEL, CANDIDATE.replace("FACTOR", "2.0"), verdict_only=True)
+        wrong = bob.submit(MODEL, CANDIDATE.replace("FACTOR", "2.5"), verdict_only=True)
+        states = list(ann.events(right["id"]))
+        assert states[-1]["verdict"] == "OK", states[-1]["result"]
+        assert {"self-test", "check"} <= {state["stage"] for state in states}
+        found = bob.wait(wrong["id"])
+        assert found["verdict"] == "WRONG-NUMERIC" and found["result"]["certificate"]["trials"]
+        assert_fits(states[-1], "serve")
+        assert_fits(found, "serve")
+        assert [one["id"] for one in ann.submissions()] == [right["id"]]
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(timeout=PATIENCE) == 128 + signal.SIGTERM
+    finally:
+        service.kill()
+        service.wait()
+        service.stdout.close()
+
+
+def test_what_cannot_be_served_is_said_before_anything_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        (tmp_path / "short").write_text("ann 0123\n")
+        (tmp_path / "queue" / "queue.sqlite").parent.mkdir()
+        (tmp_path / "queue" / "queue.sqlite").write_text("something else, which is no database at all")
+        for arguments, code in ((("--host", "0.0.0.0", "--port", 0), "KW751"),
+                                (("--tokens", tmp_path / "short"), "KW752"),
+                                (("--folder", tmp_path / "queue", "--port", 0), "KW754"),
+                                (("--port", taken), "KW755"), (("--queue", 0), "KW403")):
+            line, environment = command(tmp_path, "serve", "--folder", tmp_path / "new", *arguments, "--devices", "cpu",
+                                        "--json", KERNELWRIGHT_TOKEN="")
+            done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == 2 and json.loads(done.stdout)["error"]["code"] == code, done.stdout + done.stderr
+            assert_fits(json.loads(done.stdout), "serve")
