@@ -209,7 +209,8 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
     results = [*plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
     for step in made_once(plan.steps, results):
         if step.node not in leaves:  # as a table is that is written out
-            _call(step.node)(leaves)
+            with device:  # what reads no tensor lies where kernels read it
+                _call(step.node)(leaves)
     readers: dict[Node, int] = {}
     biased: dict[tuple[Any, ...], int] = {}  # convolutions of which a region has the bias alone
     beside: dict[Node, int] = {}  # what a region makes of operators that it replaces, and leaves to PyTorch

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from emitted_tools import short_budgets
+from plan_tools import Of
 from torch import nn
 from torch.nn import functional as F
 
@@ -256,3 +257,14 @@ def test_a_loop_is_measured_with_the_products_that_it_leaves_to_pytorch():
     assert set(lost) == set(step.covers) and all(isinstance(reason, Unrolled) for reason in lost.values())
     again = make_plan(graph, graph, lost)
     assert not any(s.rolls for s in again.kernels) and again.unrolled == set(lost)
+
+
+def test_tables_are_made_where_kernels_read_them() -> None:
+    """What depends on no input is made on the device: kernels get its address."""
+    model, x = Of(lambda m, x: F.interpolate(F.pad(x, (1, 2), mode="reflect"), scale_factor=1.7, mode="linear") * 2), \
+        torch.randn(2, 3, 8)
+    graph = capture(model, (x,))
+    plan = make_plan(graph, graph)
+    leaves = {}
+    in_place._of_plan(plan, {}, [], leaves, torch.device("meta"))
+    assert len(leaves) > 2 and {t.device.type for t in leaves.values()} == {"meta"}
