@@ -291,7 +291,11 @@ class Bench:
 
     def _truth(self, plan: TrialPlan, model: ByModel, entries: torch.Tensor | None) -> Reference:
         """What is held to be true of the model's call of a trial, after which its state is still as the call left it;
-        kept for other candidates, and for the other gradient mode where that gives the same bits."""
+        kept for other candidates, and for the other gradient mode where that gives the same bits. Of a candidate that
+        is the original computation only what the model gave is kept: others are held to float64."""
+        if self.unchanged:
+            self.kept.keep(plan, model, self.eager)
+            return self._reference(model, plan.seed, entries, False)
         if model.reference is None:
             given = [model.called.outputs, State.of(self.eager, parameters=False).tracked(), model.arguments]
             model.reference = self.kept.truth(plan, given) or self._reference(

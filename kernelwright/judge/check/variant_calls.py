@@ -25,6 +25,7 @@ from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.memory import poison_before
 from kernelwright.verify.observe import call, first_line, identical, seed_all
 from kernelwright.verify.records import Comparison, Expected, Refused
+from kernelwright.verify.reference import STRICT
 from kernelwright.verify.sensitivity import may_be_rounding, move
 from kernelwright.verify.state import State, float64_copy, redraw
 from kernelwright.verify.tolerance import Tolerance
@@ -165,11 +166,34 @@ class Caller:
             except Exception as error:  # whatever else a candidate raises is its result
                 return self._raised(variant, result, number, error)
             found = self._compared(pair, step, expected, outputs)
+            if not found.passed and (again := self._in_float64(pair, expected, inputs)) is not None:
+                found = self._compared(pair, step, again, outputs)
             if not found.passed:
                 sentence = f"{_capital(variant.meaning)}: call {number} of {len(variant.steps)} is wrong: "
                 return replace(result, outcome="wrong", call=number, comparison=found, sentence=sentence
                                + found.sentence(), verdict=variant.verdict, limit=variant.silent)
         return replace(result, outcome="right", fix="")
+
+    def _in_float64(self, pair: _Pair, expected: Expected, inputs: list[Any]) -> Expected | None:
+        """What was expected, with a truth in float64 where there was none to save time: eager's own results have no
+        error that a candidate may have, too, and a slow machine is to accuse nobody. None where there is no other."""
+        eager = pair.bench.eager
+        if pair.bench.double is not None or not expected.reference.words.startswith(STRICT):
+            return None
+        after = State.of(eager, parameters=False)
+        try:
+            pair.bench.double = float64_copy(eager)
+            expected.before.apply(eager)
+            again = pair.bench.expect(inputs, _SEED)
+        except Exception:  # what cannot be copied, or has no memory, is compared as before
+            pair.bench.double = None
+            return None
+        finally:
+            after.apply(eager)
+        if isinstance(again, Refused):
+            return None
+        self._kept = {key: again if kept is expected else kept for key, kept in self._kept.items()}
+        return again
 
     def _compared(self, pair: _Pair, step: Step, expected: Expected, outputs: Any) -> Comparison:
         right, exact, reference = expected.outputs, expected.reference.outputs, expected.reference

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelwright.judge.check import lacking, layouts
+from kernelwright.judge.check import lacking, layouts, variant_calls
 from kernelwright.judge.check.variants import VariantResult, check_variants, variants
 from kernelwright.problem import load_problem
 from kernelwright.verify import Plan
@@ -414,3 +414,31 @@ def test_layouts_keep_values_and_differ():
     assert layouts.with_layout([whole, 2, [x]], layouts.sliced)[0] is whole
     grown = layouts.with_batch([x, whole, 3], [x + 1, whole, 3], 9)
     assert grown[0].shape[0] == 9 and torch.equal(grown[0][4], x[0] + 1) and grown[1] is whole
+
+
+class Cancels(nn.Module):
+    """Sums of large terms of which little is left: eager has three digits of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 8)
+        with torch.no_grad():
+            self.linear.bias.copy_(1e-6 - self.linear.weight.sum(1))
+
+    def forward(self, x):
+        return self.linear(1 + 1e-6 * x)
+
+
+class CancelsInHalves(Cancels):
+    def forward(self, x):
+        x, weight = 1 + 1e-6 * x, self.linear.weight.t()
+        return (x[:, :256] @ weight[:256] + x[:, 256:] @ weight[256:]) + self.linear.bias
+
+
+@pytest.mark.parametrize("kind, is_wrong", [(CancelsInHalves, False), (Stale, True)])
+def test_a_slow_machine_accuses_nobody(kind, is_wrong, monkeypatch):
+    """Where a model's call takes long nothing runs in float64 to save time; what fails beside eager does all the same,
+    as eager's own sums have an error, too. A stale candidate stays wrong."""
+    monkeypatch.setattr(variant_calls, "_FLOAT64_SHARE", 0.0)
+    found = results(kind) if kind is Stale else results(kind, model=Cancels, shape=(32, 512))
+    assert {"other inputs"} <= set(wrong(found)) if is_wrong else not wrong(found)

@@ -14,6 +14,7 @@ from kernelwright.verify.certificate import look_ahead
 from kernelwright.verify.compare import compare_changed
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import identical
+from kernelwright.verify.reference import FLOAT64, UNCHANGED
 from kernelwright.verify.statistics import measure_error
 from kernelwright.verify.tolerance import Tolerance
 
@@ -101,6 +102,41 @@ def test_nothing_is_looked_for_in_vain(plan, room):
     kept = Kept(truth_bytes=room)
     look_ahead(Norm, inputs, plan, kept, lambda: pytest.fail("nobody needs it"))
     assert kept.model is None
+
+
+class Cancels(nn.Module):
+    """Sums of large terms of which little is left: eager has three digits of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(512, 32)
+        with torch.no_grad():
+            self.linear.bias.copy_(1e-6 - self.linear.weight.sum(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(1 + 1e-6 * x)
+
+
+class CancelsInHalves(Cancels):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, weight = 1 + 1e-6 * x, self.linear.weight.t()
+        return (x[:, :256] @ weight[:256] + x[:, 256:] @ weight[256:]) + self.linear.bias
+
+
+def rows(seed: int) -> list[torch.Tensor]:
+    return [torch.rand(64, 512, generator=torch.Generator().manual_seed(seed))]
+
+
+def test_the_truth_of_the_original_computation_is_nobody_elses():
+    """A file without kernels is compared with eager; one that has some is held to float64 all the same, where eager has
+    an error, too."""
+    kept, trials = Kept(truth_bytes=1 << 24), TRIALS[:1]
+    first = certify(Cancels, Cancels, rows, plan=Plan(trials=trials, unchanged=True), kept=kept)
+    assert first.passed and {t.reference for t in first.trials} == {UNCHANGED}
+    found = certify(Cancels, CancelsInHalves, rows, plan=Plan(trials=trials), kept=kept)
+    assert found.passed, found.why
+    assert {t.reference for t in found.trials} == {FLOAT64} and found.trials[0].comparison.outputs[0].eager_relative > 0
 
 
 def test_bits_tell_zeros_and_nans_apart():
