@@ -215,8 +215,9 @@ def _say(load: Load, found: dict[int, Any], seconds: float, submitted: float, le
     print(f"met on the way: {', '.join(f'{count} x {what}' for what, count in sorted(load.seen.items())) or 'nothing'}")
     print(f"begun {begun} times, {len(failed)} failed (their process was killed twice), {len(twice)} judged twice, "
           f"{len(wrong)} lost or wrong" + (f"; {left} events did not come to pass" if left else ""))
-    # A verdict that the service was killed with, before it was on disk, is nobody's: that one is judged again.
-    return int(bool(wrong) or len(twice) > load.workers * load.seen["service killed"])
+    # A verdict that the service was killed with, before it was on disk, is nobody's, and one that refuses while the
+    # disk is full is not believed: these are judged again.
+    return int(bool(wrong) or (bool(twice) and not load.seen["service killed"] and not load.seen["disk full"]))
 
 
 if __name__ == "__main__":
