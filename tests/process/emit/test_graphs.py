@@ -162,7 +162,7 @@ def test_an_attempt_at_one_launch_costs_no_file(monkeypatch: pytest.MonkeyPatch)
     def tried(timed: Any) -> Any:
         monkeypatch.setattr(selection, "certified_modes", lambda *_: ([mode], "", None, {"inference": "passed"}))
         monkeypatch.setattr(selection, "_timed", timed)
-        others: Any = SimpleNamespace(after=None, progress=SimpleNamespace(say=lambda line: None))
+        others: Any = SimpleNamespace(after=None, say=lambda line: None)
         return selection._faster_in_one_launch(others, [mode], [], "cuda", H200, Settings(), others, others, others)
 
     def raises(*_: Any, **__: Any) -> Any:
