@@ -21,6 +21,7 @@ from kernelwright.emit.runtime import forms_text
 from kernelwright.ir.evaluate import logical_shape
 from kernelwright.ir.node import Node, make, walk
 from kernelwright.ir.ops.leaves import OUTSIDE
+from kernelwright.ir.scalar import INTEGERS
 from kernelwright.plan.records import Plan, TorchStep
 from kernelwright.problem.arguments import received, split
 from kernelwright.problem.outside import read_outside
@@ -309,8 +310,10 @@ def is_function(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> bool
 
 def may_run_in_vain(plan: Plan) -> bool:
     """Whether a plan's program can run for a call that does not fit it, whose results are then dropped: it changes
-    nothing, leaves no submodule to Python, and does not wait for the device to decide something."""
-    return not (_changes_or_asks(plan) or plan.graph.asks or plan_parts(plan) or any(c.waited for c in plan.checks))
+    nothing, leaves no submodule to Python, and refuses no value, as it may an index, with which a device ends the
+    process's work on it."""
+    refuses = plan.checks or any(n is not None and n.dtype in INTEGERS for n in plan.graph.inputs)
+    return not (_changes_or_asks(plan) or plan.graph.asks or plan_parts(plan) or refuses)
 
 
 def _changes_or_asks(plan: Plan) -> bool:

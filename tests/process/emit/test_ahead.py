@@ -215,15 +215,20 @@ class Counting(Of):
         self.register_buffer("count", torch.zeros(()))
 
 
+def chosen(m: nn.Module, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(m.a(x))[rows] * 2
+
+
 def test_only_what_may_run_in_vain_is_launched_ahead() -> None:
-    """Neither what changes a buffer nor what draws random numbers; and no call of a processor, which waits."""
+    """Neither what changes a buffer nor what draws random numbers, nor what a device refuses, as an index that a hook
+    would have mended; and no call of a processor, which waits."""
     x = torch.randn(4, 8)
 
-    def text(model: nn.Module, **options: Any) -> str:
-        return kernelwright.explain(model, [x], **{"target": "cuda"} | options).source
+    def text(model: nn.Module, *more: torch.Tensor, **options: Any) -> str:
+        return kernelwright.explain(model, [x, *more], **{"target": "cuda"} | options).source
 
     for launch in ("direct", "graph"):
         assert '"ahead": True' in text(Of(plain, a=nn.Linear(8, 8)), launch=launch)
     for other in (text(Of(plain, a=nn.Linear(8, 8)), target="cpp"), text(Of(drawing, a=nn.Linear(8, 8))),
-                  text(Counting())):
+                  text(Counting()), text(Of(chosen, a=nn.Linear(8, 8)), torch.tensor([1, 3]))):
         assert "_kernelwright_call" in other and "ahead" not in other.replace("test_ahead", "")
