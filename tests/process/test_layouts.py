@@ -176,6 +176,9 @@ RESULTS = {
     "truth": lambda m, x: (m[0](x) > 0.1, m[0](x) * 2), "shuffle": lambda m, x: F.pixel_shuffle(m[0](x), 2) * 2,
     "interpolate": lambda m, x: m[1](F.interpolate(F.relu(m[0](x)), scale_factor=2)) * 2,
     "bilinear": lambda m, x: m[1](F.interpolate(F.relu(m[0](x)), scale_factor=2, mode="bilinear")) * 2,
+    "bordered": lambda m, x: m[1](F.pad(F.relu(m[0](x)), (1, 2, 1, 0), mode="reflect")) * 2,
+    "chosen": lambda m, x: m[1](F.relu(m[0](x)).index_select(2, torch.tensor([3, 1, 1]))) * 2 + 1,
+    "gathered": lambda m, x: m[1](torch.gather(m[0](x), 3, (x > 0).long())) * m[0](x)[:, :1],
     "softmax": lambda m, x: F.softmax(m[0](x), 1).sigmoid(), "logsumexp": lambda m, x: torch.logsumexp(m[0](x), 1) * 2,
     "group norm": lambda m, x: F.relu(F.group_norm(m[0](x), 2)), "instance": lambda m, x: F.instance_norm(m[0](x)) / 2,
     "minimum": lambda m, x: m[0](x).amin(1, keepdim=True).tanh().tanh(), "shuffled channels":

@@ -155,7 +155,7 @@ class _Layout:
             return reshaped_order(order, node.shape, operand.shape) or first_order(operand.rank)
         if node.op in ("linear", "matmul") and self.roles[node] == "torch":
             return first_order(operand.rank)
-        if order is None or operand.rank != node.rank or node.op in ("windows", "opaque", "item"):
+        if order is None or operand.rank != node.rank or node.op in ("windows", "opaque", "item", "lookup"):
             return None
         if node.op == "permute":
             return tuple(node["axes"][a] for a in order)
@@ -172,7 +172,7 @@ class _Layout:
             self._place_call(node)
         elif kind == "reduction":
             self._place_reduction(node)
-        elif kind == "view":
+        elif kind == "view" or node.op == "lookup":  # which names axes of its operand and of its result
             self._place_view(node)
         elif kind == "pointwise":
             order = self.wanted.get(node) or self._usual(node)
