@@ -9,6 +9,7 @@ from places import ROOT
 
 from kernelwright.codegen.c.support import SNIPPETS as C
 from kernelwright.codegen.cpp.support.snippets import SNIPPETS as CPP
+from kernelwright.codegen.cpp.support.snippets import snippets
 from kernelwright.codegen.cuda.math import SCALAR_SNIPPETS
 from kernelwright.codegen.cuda.support.snippets import SNIPPETS as CUDA
 from kernelwright.codegen.generate import TARGETS
@@ -103,3 +104,11 @@ def test_functions_of_an_emitted_file_are_used_in_it(path):
     code = re.sub(r"//.*", "", source)
     for name in set(re.findall(r"\b(kw_\w+)\(", code)):
         assert len(re.findall(rf"\b{name}\b", code)) > 1, name
+
+
+@pytest.mark.parametrize("name", CPP)
+def test_each_snippet_comes_with_all_that_it_uses(name: str) -> None:
+    """Also where a kernel uses nothing else that would bring it along."""
+    text = re.sub(r"//.*", "", snippets([name]))
+    defined = re.findall(r"\b(?:static|struct|union|using|template)\b[^;{}=()]*?\b(kw_\w+)", text)
+    assert set(re.findall(r"\bkw_\w+", text)) <= set(defined)

@@ -27,7 +27,8 @@ SNIPPETS: dict[str, str] = {
 """Name to text. A snippet uses only snippets that precede it."""
 
 _NAME = re.compile(r"\bkw_\w+")
-_ALIASES = {"kw_origin": "kw_rescale", "kw_unfused_sub": "kw_unfused_add", "kw_unfused_neg": "kw_unfused_add"}
+_ALIASES = {"kw_arc_sine": "kw_arc", "kw_origin": "kw_rescale", "kw_unfused_sub": "kw_unfused_add",
+            "kw_unfused_neg": "kw_unfused_add"}
 
 
 def used_snippets(text: str) -> tuple[str, ...]:
