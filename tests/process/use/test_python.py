@@ -107,7 +107,7 @@ def test_options_are_declared_twice_alike() -> None:
     """As settings, and as what functions take by keyword; targets are those that there are."""
     hints = typing.get_type_hints(Settings)
     assert list(typing.get_type_hints(Options)) == [option.name for option in fields(Settings)]
-    wider = {"dynamic"}  # a dictionary is taken, too, which settings hold as texts
+    wider = {"dynamic", "dtypes"}  # a dictionary, or types themselves, which settings hold as texts
     assert all(hint in (hints[name], hints[name] | str) or name in wider
                for name, hint in typing.get_type_hints(Options).items())
     assert typing.get_args(Target) == ("auto", *TARGET_NAMES)
