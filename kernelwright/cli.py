@@ -85,7 +85,6 @@ def optimize(
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         with importing():
             from kernelwright.pipeline import optimize as run
-
         silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
