@@ -33,6 +33,8 @@ _BIASED = ("linear", "convolution", "layer_norm", "group_norm", "instance_norm",
            "batch_norm_training")
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 _LOGIC = ("logical_and", "logical_or")
+#: Nobody takes them for an operator of numbers, and of most numbers they are one constant.
+_TRUTHS = ("isfinite", "isinf", "signbit")
 
 
 def main_input(node: Node) -> int | None:
@@ -208,7 +210,7 @@ def _replaced(node: Node) -> Iterator[Change]:
                      f"compute {told(node)}", 1.5 if activation else 3.5,
                      {node: lambda get, f=function: f(get(node.inputs[main]))}, about)
     for other, row in FUNCTIONS.items():
-        if row.arity == 1 and other != node.op:
+        if row.arity == 1 and other not in (node.op, *_TRUTHS):
             yield Change("wrong-activation" if activation else "wrong-operator",
                          f"with {other} in place of {told(node)}",
                          f"compute {told(node)}", 3.0 if not activation else 4.0,
