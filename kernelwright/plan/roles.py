@@ -31,9 +31,7 @@ def role(node: Node, kept: frozenset[Node] | set[Node]) -> str:
     if node in kept or node.dtype not in _KERNEL_TYPES or 0 in node.shape or any(0 in i.shape for i in node.inputs):
         return "torch"
     typed = all(i.dtype in _KERNEL_TYPES for i in node.inputs)
-    if node.op == "cast":
-        return "pointwise" if typed else "torch"
-    if node.op == "lookup":  # kernels compute which element it is
+    if node.op in ("cast", "lookup"):  # of a lookup kernels compute which element it is
         return "pointwise" if typed else "torch"
     if node.kind == "pointwise":
         return "pointwise" if typed and computable(node) else "torch"

@@ -49,8 +49,9 @@ class Piece:
 
 
 def can_read_through(node: Node) -> bool:
-    """Whether a kernel may read the operands of this copy in its place."""
-    if node.op not in COPIES:
+    """Whether a kernel may read the operands of this copy in its place. A triangle of what is written out is a mask:
+    made once, it is read like any tensor, also by what is read under other guards."""
+    if node.op not in COPIES or (node.op == "triangle" and node.inputs[0].op == "literal"):
         return False
     pieces = len(node.inputs) if node.op == "concatenate" else 2 ** len(node["axes"]) if node.op == "roll" else 1
     return pieces <= _MOST_PIECES

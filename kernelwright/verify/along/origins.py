@@ -67,6 +67,9 @@ def _axes(node: Node, found: Mapping[Node, Axes]) -> Axes:
         return (*_aligned(node, found)[:-2], own[-2], found[node.inputs[1]][-1])
     if _equation(node):
         return _contracted(node, found)
+    if node.op == "taken":  # an index in the place of an axis
+        at = node["axis"]
+        return (*own[:at], *found[node.inputs[1]], *own[at + 1:])
     if node.op == "item" or node.kind == "opaque":
         return _called(node, found)
     same = first.rank == node.rank and first.shape != node.shape

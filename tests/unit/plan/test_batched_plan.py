@@ -127,7 +127,6 @@ def test_products_are_found_with_what_stands_around_them(name):
     assert all("which are read where they lie" in meaning(step) for step in found)
 
 
-@pytest.mark.xfail(reason="a pad of handed-on states stays a call since lookups are kernels", strict=False)
 def test_a_state_space_model_is_kernels_alone():
     """All of its products, with decays, masks and sums; what is left are two masks of truth values, made once."""
     inputs = (*heads(D), drawn((B, L, H))[0] * 0.3, *heads(N, N))

@@ -282,7 +282,6 @@ def test_gates_that_are_open_lose_little_in_all_steps_together():
     assert float((other.weight_hh_l0.detach() - torch.eye(16)).abs().max()) < 1e-3
 
 
-@pytest.mark.xfail(reason="embeddings are lookups now, and one model is not seen to remember", strict=False)
 @pytest.mark.parametrize(("model", "example", "states", "largest"), [
     (Layer(), [torch.randn(2, 40, 8)], [("input[0]", 1)], []),
     (Tokens(), [torch.randint(0, 20, (2, 40))], [("input[0]", 1)], []),
@@ -428,7 +427,6 @@ def test_who_forgets_is_refused_where_much_is_to_be_remembered(model, candidate,
     assert states and not any(states)
 
 
-@pytest.mark.xfail(reason="embeddings are lookups now, and one model is not seen to remember", strict=False)
 @pytest.mark.parametrize(("model", "candidate", "make_inputs"), [
     (Layer, Steps, lambda: [torch.randn(2, 64, 8)]), (Cell, Cell, SHORT), (Selective, Selective, SHORT),
     (Chunks, Chunks, lambda: [torch.randn(2, 64, 2, 3)]), (Tokens, Tokens, lambda: [torch.randint(0, 20, (2, 64))]),
