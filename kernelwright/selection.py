@@ -86,7 +86,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
         return certified_modes(problem, modes, example, target, device, settings, stages, tuning.after, truths, **how)
 
-    tuning.hurried = _is_hurried(planned, device, budget)
+    tuning.predicts, has_memory = _is_hurried(planned, device, budget), True
     known = tuning.first(planned)
     tuning.build_ahead(planned)
     began = clock()
@@ -95,8 +95,8 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         while first is None:
             first = _in_memory(partial(certified, known, brief=budget.measures), truths,
                                last=not any(m.plan.kernels for m in known))
-            if first is None and tuning.hurried and any(m.plan.contractions for m in known):
-                tuning.hurried = False  # their packed operands take memory
+            if first is None and tuning.predicts and any(m.plan.contractions for m in known):
+                tuning.predicts = has_memory = False  # for their packed operands
                 known = tuning.first(planned)
             elif first is None:
                 known = planned = [original(m, NO_MEMORY_FOR_KERNELS, device) for m in planned]
@@ -112,7 +112,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         seconds = tuning_seconds(budget, took)
         # What is known was asked at first: without time nothing is added to it but what is predicted.
         better, other = modes, text
-        tuning.hurried = True
+        tuning.predicts = has_memory
         if seconds or budget.until_end() >= SHARE_OF_FIRST * took:
             better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], seconds)
             better, other, _ = written(problem, better, example, target, device)

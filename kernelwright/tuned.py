@@ -61,9 +61,8 @@ _OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
 @dataclass
 class Tuning:
     """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`.
-    settled: names of modes that stepped back, of which only regions are measured. hurried: whether a build and a check
-    of the modes take what is left of the run, so that contractions whose gain is clear are kernels without having been
-    measured."""
+    settled: names of modes that stepped back, of which only regions are measured. predicts: whether contractions that
+    nobody has measured are kernels where their predicted gain is clear."""
 
     problem: Problem
     example: list[Any]
@@ -73,7 +72,7 @@ class Tuning:
     stages: Stages
     untried: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
-    hurried: bool = False
+    predicts: bool = False
     ahead: BuiltAhead | None = None
     found: TextsAhead | None = None
     plans: contractions.Plans = field(init=False)
@@ -85,7 +84,7 @@ class Tuning:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
         with many processors, of which a build or a check of one file leaves most idle."""
         count, budget = spare_processors(), self.stages.budget
-        if not self._may_contract() or not budget.measures or self.hurried or not count or not can_fork() \
+        if not self._may_contract() or not budget.measures or self.predicts or not count or not can_fork() \
                 or budget.until_end() < _LEAST_AHEAD * budget.seconds:
             return
         try:
@@ -237,7 +236,7 @@ class Tuning:
     def _unmeasured(self, mode: ModeProgram, kept: dict[Node, str]) -> dict[Node, KernelConfig]:
         """The contractions that become kernels by what is predicted: those that promise most of what can be gained,
         where measurements have no time."""
-        if not self.hurried:
+        if not self.predicts:
             return {}
         return contractions.predicted(mode.plan.graph, mode.captured, self.device, kept, clearly=True,
                                       plans=self.plans)

@@ -962,7 +962,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)  # raises
         ahead = _kernelwright_ahead(model, facts, given)
         if ahead is not None:
-            return ahead[0][0]
+            return ahead[0]
         binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
         if turned not in binding.shows:
             _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
@@ -1009,9 +1009,9 @@ def _kernelwright_call(model, inputs, named, plans):
 
 
 def _kernelwright_ahead(model, facts, inputs):
-    """(results, tensors) of a call whose tensors are of the kinds of those of the call before; or None. Whether all
-    else is as it was is asked when the kernels are launched. Where it is not their results are dropped: they change
-    nothing, and read tensors that are known to fit."""
+    """The result, as a tuple of one, of a call whose tensors are of the kinds of those of the call before; or None.
+    Whether all else is as it was is asked once the kernels are launched. Where it is not, what they computed is
+    dropped: they change nothing, and read tensors that are known to fit."""
     binding = _kernelwright_bindings.get(model, {}).get(id(facts))
     recording = torch.is_grad_enabled()
     if binding is None or binding.trusted is not recording or not facts["ahead"] or _kernelwright_intercepted():
@@ -1033,8 +1033,12 @@ def _kernelwright_ahead(model, facts, inputs):
         return None
     if recording and any([home[key].requires_grad for home, key in binding.parameters.values()]):
         return None
+    try:
+        found = computed[0]
+    except Exception:  # as above
+        return None
     binding.trusted = recording
-    return computed, given
+    return (found,)
 
 
 _kernelwright_operators = {}  # the facts of a mode by the name of its operator

@@ -1,15 +1,15 @@
 """Text of emitted files for a GPU whose calls launch their kernels before they ask whether the model is as it was.
 
-To ask takes a large network's call as long as its kernels take; the device works meanwhile. Conditions
-(:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`; ORDERS: some tensors have
-their axes in another order in memory; VALUES: some arguments are no tensors.
+So the device works while the processor asks. Conditions (:mod:`kernelwright.emit.assembly`) are those of
+:data:`kernelwright.emit.facts.OPTIONAL`; ORDERS: some tensors have their axes in another order in memory; VALUES: some
+arguments are no tensors.
 """
 
 AHEAD = '''\
 def _kernelwright_ahead(model, facts, inputs):
-    """(results, tensors) of a call whose tensors are of the kinds of those of the call before; or None. Whether all
-    else is as it was is asked when the kernels are launched. Where it is not their results are dropped: they change
-    nothing, and read tensors that are known to fit."""
+    """The result, as a tuple of one, of a call whose tensors are of the kinds of those of the call before; or None.
+    Whether all else is as it was is asked once the kernels are launched. Where it is not, what they computed is
+    dropped: they change nothing, and read tensors that are known to fit."""
     binding = _kernelwright_bindings.get(model, {}).get(id(facts))
     recording = torch.is_grad_enabled()
     if binding is None or binding.trusted is not recording or not facts["ahead"] or _kernelwright_intercepted():
@@ -41,6 +41,13 @@ def _kernelwright_ahead(model, facts, inputs):
             return None
     if recording and any([home[key].requires_grad for home, key in binding.parameters.values()]):
         return None
+    try:
+        if RESULTS:
+            found = _kernelwright_returned(facts, computed, given)
+        else:
+            found = computed[0]
+    except Exception:  # as above
+        return None
     binding.trusted = recording
-    return computed, given
+    return (found,)
 '''

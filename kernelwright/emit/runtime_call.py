@@ -385,10 +385,7 @@ def _kernelwright_call(model, inputs, named, plans):
         if AHEAD:
             ahead = _kernelwright_ahead(model, facts, given)
             if ahead is not None:
-                if RESULTS:
-                    return _kernelwright_returned(facts, *ahead)
-                else:
-                    return ahead[0][0]
+                return ahead[0]
         if not TURNABLE:
             binding, values, tensors = _kernelwright_fit(model, facts, given)
         else:

@@ -217,12 +217,12 @@ def test_in_a_hurry_what_clearly_gains_is_a_kernel_without_a_measurement(tmp_pat
     example = problem.make_inputs(0)
     modes, _ = understand(problem, example, H200, settings, Stages(Progress()), predict=False)
 
-    def tuned_in(seconds, *, hurried=True):
+    def tuned_in(seconds, *, predicts=True):
         tuning = tuned.Tuning(problem, example, "cuda", H200, settings,
-                              Stages(Progress(), budget_of("quick", baselines="none")), hurried=hurried)
+                              Stages(Progress(), budget_of("quick", baselines="none")), predicts=predicts)
         return tuning._with_contractions(modes, seconds), tuning.untried
 
-    assert not any(mode.plan.contractions for mode in tuned_in(0.0, hurried=False)[0])
+    assert not any(mode.plan.contractions for mode in tuned_in(0.0, predicts=False)[0])
     first, told = tuned_in(0.0)
     for mode in first:
         assert [config.scheme for config in mode.plan.contractions.values()] == ["fp16x3"] * 2
@@ -277,10 +277,10 @@ def test_contractions_are_compiled_ahead_where_time_is_left_for_them(tmp_path, m
     settings = Settings(target="cuda", contractions="measured")
     monkeypatch.setattr(tuned, "spare_processors", lambda: 2)
     monkeypatch.setattr(tuned, "BuiltAhead", lambda texts, target: texts)
-    for spent, hurried, ahead in ((0.0, False, True), (25.0, False, False), (0.0, True, False)):
+    for spent, predicts, ahead in ((0.0, False, True), (25.0, False, False), (0.0, True, False)):
         stages = Stages(Progress(), budget_of("quick", baselines="none", spent=spent))
         modes = understand(problem, example, H200, settings, Stages(Progress()))[0]
-        tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages, hurried=hurried)
+        tuning = tuned.Tuning(problem, example, "cuda", H200, settings, stages, predicts=predicts)
         tuning.build_ahead(modes)
         assert (tuning.ahead is not None) is ahead
         if tuning.found is not None:
@@ -294,7 +294,7 @@ def test_what_was_not_measured_by_the_end_is_predicted(without_time, tmp_path, m
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
     asked, modes = [], tuned.Tuning.modes
     monkeypatch.setattr(tuned.Tuning, "modes", lambda self, given, seconds: (
-        asked.append((self.hurried, seconds > 0)), modes(self, given, seconds))[1])
+        asked.append((self.predicts, seconds > 0)), modes(self, given, seconds))[1])
     if without_time:
         monkeypatch.setattr("kernelwright.selection.tuning_seconds", lambda budget, took: 0.0)
     kernelwright.optimize(write_problem(tmp_path, "model", MODEL), target="cpp", effort="thorough", baselines="none")
