@@ -93,7 +93,7 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
     """
     tensors = {name: _own(t) for name, t in tensors.items()} if any(s.buffers for s in plan.kernels) else tensors
     leaves = _leaves(plan, tensors, device)
-    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device), "torch": _of_graph(plan, regions, leaves)}
+    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device), "torch": _of_graph(plan, regions, leaves, device)}
     least: list[dict[str, float]] = [{} for _ in regions]
     ends, delays = time.perf_counter() + budget_seconds, dict.fromkeys(programs, 0.0)
     counted = set[str]()
@@ -168,16 +168,22 @@ def _last(reads: Sequence[tuple[Node, ...]], kept: Sequence[Node]) -> list[tuple
     return found[::-1]
 
 
-def _call(node: Node) -> Callable[[Memory], None]:
+def _call(node: Node, device: torch.device) -> Callable[[Memory], None]:
+    """PyTorch's call of an operator; what it makes of nothing lies where kernels read it."""
     reference, attributes, inputs = node.operator.reference, dict(node.attributes), node.inputs
 
     def run(memory: Memory) -> None:
         memory[node] = reference(*[memory[i] for i in inputs], **attributes)
 
-    return run
+    def made(memory: Memory) -> None:
+        with device:
+            run(memory)
+
+    return run if inputs else made
 
 
-def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leaves: Memory) -> list[Entry]:
+def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leaves: Memory, device: torch.device
+              ) -> list[Entry]:
     """The operators of a plan's graph as PyTorch's calls. Views that only a region's operators read are its own.
 
     Convolutions that the plan has channels-last are so here, too: what PyTorch computes of their results then lies as
@@ -198,7 +204,7 @@ def _of_graph(plan: Plan, regions: Sequence[tuple[list[KernelStep], Part]], leav
     for node, done in zip(nodes, last, strict=True):
         if node in plan.channels_last and node.rank in FORMATS:
             entries.append(Entry(_contiguous(node.inputs[0], FORMATS[node.rank]), region_of.get(node.inputs[0]), ()))
-        entries.append(Entry(_call(node), region_of.get(node), done))
+        entries.append(Entry(_call(node, device), region_of.get(node), done))
     return entries
 
 
@@ -209,8 +215,7 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
     results = [*plan.results, *(e.value for e in plan.effects), *(c.value for c in plan.checks)]
     for step in made_once(plan.steps, results):
         if step.node not in leaves:  # as a table is that is written out
-            with device:  # what reads no tensor lies where kernels read it
-                _call(step.node)(leaves)
+            _call(step.node, device)(leaves)
     readers: dict[Node, int] = {}
     biased: dict[tuple[Any, ...], int] = {}  # convolutions of which a region has the bias alone
     beside: dict[Node, int] = {}  # what a region makes of operators that it replaces, and leaves to PyTorch
@@ -229,7 +234,7 @@ def _of_plan(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[
                 runs.append((_launched(step, *regions[number], tensors, device), number, step.inputs))
         elif step.node not in leaves:
             number = beside.get(step.node, biased.get(_likeness(step.node)))
-            runs.append((_call(step.node), number, step.node.inputs))
+            runs.append((_call(step.node, device), number, step.node.inputs))
             if step.node in readers and step.node.dtype != "tuple":
                 runs.append((_contiguous(step.node), readers[step.node], ()))
     last = _last([reads for *_, reads in runs], results)

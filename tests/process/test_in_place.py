@@ -15,7 +15,7 @@ import kernelwright
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Unrolled
+from kernelwright.plan.records import TorchStep, Unrolled
 from kernelwright.report.text import render_text
 from kernelwright.tune import in_place, regions
 
@@ -62,7 +62,7 @@ def test_both_programs_compute_what_the_model_does(training, move_bias):
     leaves = in_place._leaves(plan, tensors, CPU)
     buffers = {name: buffer.clone() for name, buffer in tensors.items()}
     programs = {"plan": (in_place._of_plan(plan, buffers, found, leaves, CPU), plan.results),
-                "graph": (in_place._of_graph(plan, found, leaves), plan.graph.outputs)}
+                "graph": (in_place._of_graph(plan, found, leaves, CPU), plan.graph.outputs)}
     state = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         expected = model(x)
@@ -92,7 +92,7 @@ def test_what_pytorch_computes_of_a_channels_last_plan_lies_so():
         found = regions.regions(plan)
         leaves = memory = in_place._leaves(plan, values_of(model, graph, (x,)), CPU)
         given[name] = []
-        for entry in in_place._of_graph(plan, [(steps, ([], {}, None)) for steps in found], leaves):
+        for entry in in_place._of_graph(plan, [(steps, ([], {}, None)) for steps in found], leaves, CPU):
             entry.run(memory)
             given[name] += [memory[n].is_contiguous(memory_format=torch.channels_last) for n in plan.graph.nodes()
                             if n in memory and n.kind != "leaf" and n.rank == 4]
@@ -244,7 +244,7 @@ def test_a_loop_is_measured_with_the_products_that_it_leaves_to_pytorch():
     tensors = values_of(model, graph, (x,))
     leaves = in_place._leaves(plan, tensors, CPU)
     for entries, result in ((in_place._of_plan(plan, tensors, found, leaves, CPU), plan.results[0]),
-                            (in_place._of_graph(plan, found, leaves), plan.graph.outputs[0])):
+                            (in_place._of_graph(plan, found, leaves, CPU), plan.graph.outputs[0])):
         memory = dict(leaves)
         with torch.no_grad():
             for entry in entries:
@@ -260,11 +260,17 @@ def test_a_loop_is_measured_with_the_products_that_it_leaves_to_pytorch():
 
 
 def test_tables_are_made_where_kernels_read_them() -> None:
-    """What depends on no input is made on the device: kernels get its address."""
+    """What depends on no input is made on the device, once or, where it is large, in each call: kernels get its
+    address."""
     model, x = Of(lambda m, x: F.interpolate(F.pad(x, (1, 2), mode="reflect"), scale_factor=1.7, mode="linear") * 2), \
         torch.randn(2, 3, 8)
     graph = capture(model, (x,))
-    plan = make_plan(graph, graph)
-    leaves = {}
-    in_place._of_plan(plan, {}, [], leaves, torch.device("meta"))
-    assert len(leaves) > 2 and {t.device.type for t in leaves.values()} == {"meta"}
+    plan, meta = make_plan(graph, graph), torch.device("meta")
+    once: in_place.Memory = {}
+    in_place._of_plan(plan, {}, [], once, meta)
+    each: in_place.Memory = {}
+    for step in plan.steps:
+        if isinstance(step, TorchStep) and not step.node.inputs:
+            in_place._call(step.node, meta)(each)
+    for made in (once, each):
+        assert len(made) > 2 and {t.device.type for t in made.values()} == {"meta"}
