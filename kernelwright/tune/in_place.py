@@ -93,7 +93,8 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
     """
     tensors = {name: _own(t) for name, t in tensors.items()} if any(s.buffers for s in plan.kernels) else tensors
     leaves = _leaves(plan, tensors, device)
-    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device), "torch": _of_graph(plan, regions, leaves, device)}
+    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device),
+                "torch": _of_graph(plan, regions, leaves, device)}
     least: list[dict[str, float]] = [{} for _ in regions]
     ends, delays = time.perf_counter() + budget_seconds, dict.fromkeys(programs, 0.0)
     counted = set[str]()
