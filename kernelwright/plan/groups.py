@@ -402,6 +402,8 @@ class Grouping:
 
     def _fits(self, node: Node, kind: str, group: Group, needs: dict[Group, None]) -> bool:
         """Whether ``node`` may be computed by ``group``, as far as shapes and operands go."""
+        if group.kind != "loop" and self._looks_up(node, group):
+            return False
         if group.kind == "place":
             return kind == "pointwise" and group in needs and node not in self.apart and \
                 wide(node.shape) == wide(group.outer)
@@ -433,6 +435,14 @@ class Grouping:
         on_chip = row <= _SHORT_ROW_BYTES or (row <= _ROW_BYTES and prod(group.outer) >= _FEW_ROWS)
         # A norm over groups of channels gives the domain in another shape: see whether it maps (else Apart).
         return on_chip and (node.shape == group.domain or node.size == prod(group.domain))
+
+    def _looks_up(self, node: Node, group: Group) -> bool:
+        """Whether ``node`` is an element chosen by indices, which kernels of loops alone read, or computes one from
+        what ``group`` makes; others are stored first."""
+        if node.op == "lookup":
+            return True
+        chosen = [n for n in self._evaluation(node, self.in_memory, MOST_NODES) if n.op == "lookup"]
+        return any(not self._evaluation(n, self.in_memory, MOST_NODES).isdisjoint(group.nodes) for n in chosen)
 
     def _becomes_rows(self, node: Node, group: Group) -> bool:
         """Whether the kernel that stores what a reduction reads may go row by row and reduce it at once, as of a sum

@@ -227,8 +227,8 @@ def test_without_memory_for_kernels_there_is_a_file_with_fewer(lacking, monkeypa
         return certify(*arguments, **rest)
 
     def first(self, modes):
-        planned.append(self.hurried)
-        if not self.hurried:
+        planned.append(self.predicts)
+        if not self.predicts:
             return modes
         product = next(n for n in modes[0].plan.graph.nodes() if n.op == "matmul")
         return [replace(m, plan=replace(m.plan, contractions={product: KernelConfig("fp16x3")})) for m in modes]

@@ -61,6 +61,25 @@ def test_chosen(shape: list[int], like: list[int], seed: int, kind: str, narrow:
     assert looks_up(plan) or size == 1 or not index.numel()
 
 
+@examples(25)
+@given(rows=st.integers(1, 5), size=st.integers(2, 6), seed=st.integers(0, 999), axis=st.integers(0, 1),
+       source=st.sampled_from(["product", "scan", "extremum", "row"]), chosen=st.booleans(), after=st.booleans())
+def test_chosen_by_what_kernels_make(rows: int, size: int, seed: int, axis: int, source: str, *, chosen: bool,
+                                     after: bool) -> None:
+    """Indices that kernels of other kinds make, and elements of their results: such kernels look nothing up."""
+    x = values([rows, size], seed).nan_to_num(0.5, 2.0, -2.0).clamp(-2, 2)
+    makes = {"product": lambda x: x @ x.mT @ x, "scan": lambda x: x.cumsum(axis),
+             "extremum": lambda x: x.argmax(axis, keepdim=True), "row": lambda x: x.softmax(axis)}
+
+    def function(m: object, x: torch.Tensor) -> torch.Tensor:
+        made = makes[source](x)
+        index = (made.double().abs() * 3).long() % x.shape[axis]
+        result = (made * 1.0 if chosen else x).gather(axis, index % made.shape[axis] if chosen else index)
+        return result.neg() * 2 + made if after else result
+
+    check_model(Of(function), (x,))
+
+
 @examples(20)
 @given(sizes=st.lists(st.integers(2, 6), min_size=1, max_size=3), seed=st.integers(0, 999),
        mode=st.sampled_from(["reflect", "replicate", "circular"]), data=st.data())
