@@ -51,7 +51,7 @@ from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.state import OwnTypes, State, call_in_float64, float64_copy, own_types, redraw, widened
 from kernelwright.verify.tolerance import Tolerance
 
 LEVELS = ("graph", "kernels", "text", "eager")
@@ -184,9 +184,10 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], na
     """The captured graph's results and buffers are the model's: in float64, or in the model's own narrow types."""
     double = float64_copy(model) if not narrow else copy.deepcopy(model)
     arguments = widened(inputs) if not narrow else copy.deepcopy(inputs)
-    seed_generators(0)
     with torch.no_grad():
-        wanted = (double(*arguments) if narrow else call_in_float64(double, arguments))
+        own = OwnTypes() if narrow else own_types(lambda: copy.deepcopy(model)(*copy.deepcopy(inputs)))[1]
+        seed_generators(0)
+        wanted = double(*arguments) if narrow else call_in_float64(double, arguments, own=own)
     values = values_of(model, graph, inputs)
     noise = narrowest(graph) if narrow else 1e-7  # some constants are rounded to float32 in a model
     expected = evaluated(graph, values)

@@ -11,7 +11,7 @@ from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
 from kernelwright.verify.records import Comparison, Skipped, Trial
 from kernelwright.verify.reference import FLOAT64, RANGE
-from kernelwright.verify.state import State
+from kernelwright.verify.state import OwnTypes, State
 from kernelwright.verify.trial import Bench
 
 
@@ -74,7 +74,8 @@ class GradientChecks:
                 # Which outputs a backward pass reaches is no matter of the parameters' values.
                 alone=not trial.plan.redrawn_parameters,
                 known=known, words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient",
-                sampled=trial.comparison if trial.against_eager is not None else None, lost=lost)
+                sampled=trial.comparison if trial.against_eager is not None else None, lost=lost,
+                types=bench.kept.own or OwnTypes())
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
