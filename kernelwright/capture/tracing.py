@@ -209,8 +209,8 @@ def bound_questions() -> bool:
     """Whether a module of the user's has a function that tells the gradient mode under a name of its own, where nothing
     notes that it is asked."""
     asked = {id(getattr(torch, name)) for name in _GRADIENT_QUESTIONS}
-    return any(id(value) in asked for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch"
-               for value in list(getattr(module, "__dict__", {}).values()))
+    return any(not asked.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values())))
+               for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch")
 
 
 def is_of_model(frame: FrameType) -> bool:
