@@ -325,7 +325,7 @@ def _computed(group: Group, grouping: Grouping) -> list[Node]:
 
 
 _SHORT = {"region_sum": "region_sum", "channel_energy": "channel_energy", "logsumexp": "logsumexp", "amax": "max",
-          "amin": "min", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
+          "amin": "min", "prod": "product", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
 
 
 def _name(numbers: Iterator[int], nodes: Iterable[Node]) -> str:

@@ -180,6 +180,16 @@ _simple(
     "high + kw_log1p(kw_exp(low - high)));",
     "x y",
 )
+# The power of two of a difference, which is as exact: its product with log(2) has what that rounded away put back.
+_simple(
+    "kw_logaddexp2",
+    "const real high = kw_maximum(x, y), low = kw_minimum(x, y), apart = kw_select(low == high, real(0), low - high), "
+    "product = apart * real(0.69314718055994530942), power = kw_exp(product), "
+    "rest = std::fma(apart, real(0.69314718055994530942), -product) "
+    "+ apart * real(0.69314718055994530942 - double(real(0.69314718055994530942)) + 2.3190468138462996e-17); "
+    "return high + kw_log1p(kw_select(power > real(0), power + power * rest, power)) * real(1.44269504088896340736);",
+    "x y",
+)
 
 FUNCTION_SNIPPETS["kw_quadrant"] = """\
 // sin(x) for turn = 0, cos(x) for turn = 1, of |x| <= 1e15: x less a multiple of pi/2 in three parts and
