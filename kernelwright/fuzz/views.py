@@ -165,11 +165,20 @@ def _pad(d: Draw, x: Value) -> None:
 def _gather(d: Draw, x: Value) -> None:
     axis = d.number(0, x.rank - 1)
     length = x.shape[axis]
-    kind = d.one_of(["gather", "select", "index", "take"])
+    kind = d.one_of(["gather", "select", "index", "take", "several", "of all"])
     if kind == "gather":
         d.emit(f"torch.gather({x}, {axis}, {d.indices(x.shape, length)})", bits=x.bits)
     elif kind == "select":
         d.emit(f"torch.index_select({x}, {axis}, {d.indices((d.size(4),), length)})", bits=x.bits)
+    elif kind == "several" and x.rank > 1:
+        axes = sorted(d.random.sample(range(x.rank), d.number(2, min(3, x.rank))))
+        count, at = d.size(4), [":"] * (axes[-1] + 1)
+        for place, one in enumerate(axes):
+            at[one] = f"{d.indices((count,), x.shape[one])}{d.one_of(['', '[:, None]']) if place else ''}"
+        d.emit(f"{x}[{', '.join(at)}]", bits=x.bits)
+    elif kind == "of all":
+        d.emit(d.one_of([f"torch.take({x}, {d.indices((2, d.size(4)), prod(x.shape))} - {prod(x.shape)})",
+                         f"torch.take_along_dim({x}, {d.indices((d.size(4),), prod(x.shape))})"]), bits=x.bits)
     elif kind == "index":
         d.emit(f"{x}[{':, ' * axis}{d.indices((d.size(4),), length)}]", bits=x.bits)
     else:

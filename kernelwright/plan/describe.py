@@ -67,7 +67,7 @@ def title(node: Node) -> str:
         rank = len(node["stride"])
         return f"conv_transpose{rank}d" if node["transposed"] else f"conv{rank}d"
     if node.op == "taken":
-        return "index" if node["wraps"] or node["axis"] else "embedding"
+        return "index" if node["wraps"] or node["axes"][0] else "embedding"
     return _TITLES.get(node.op, node.op)
 
 

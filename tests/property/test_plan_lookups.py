@@ -61,6 +61,44 @@ def test_chosen(shape: list[int], like: list[int], seed: int, kind: str, narrow:
     assert looks_up(plan) or size == 1 or not index.numel()
 
 
+@examples(40)
+@given(shape=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 999),
+       like=st.lists(st.integers(1, 4), min_size=1, max_size=3), data=st.data())
+def test_chosen_along_several_axes(shape: list[int], like: list[int], seed: int, data: st.DataObject) -> None:
+    """Adjacent or not, of indices that are broadcast together and count from either end."""
+    axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=2, max_size=3)))
+    generator, indices = torch.Generator().manual_seed(seed), []
+    for axis in axes:
+        lead = data.draw(st.integers(0, len(like) - 1))  # without axes it would be a number of Python
+        own = [data.draw(st.sampled_from([1, s])) for s in like[lead:]]
+        indices.append(torch.randint(-shape[axis], shape[axis], own, generator=generator))
+
+    def function(m: object, x: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        chosen = dict(zip(axes, indices, strict=True))
+        return x[tuple(chosen.get(axis, slice(None)) for axis in range(max(axes) + 1))].neg() * 3
+
+    plan = check_model(Of(function), (values(shape, seed), *indices))
+    assert looks_up(plan) or all(shape[a] == 1 for a in axes)
+
+
+@examples(20)
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=3), like=st.lists(st.integers(1, 4), max_size=3),
+       seed=st.integers(0, 999), kind=st.sampled_from(["take", "flat", "broadcast"]), data=st.data())
+def test_chosen_of_all(shape: list[int], like: list[int], seed: int, kind: str, data: st.DataObject) -> None:
+    """Of all elements in a row, and along an axis of operands that are broadcast along others."""
+    x, generator = values(shape, seed), torch.Generator().manual_seed(seed)
+    if kind == "broadcast":
+        axis = data.draw(st.integers(0, len(shape) - 1))
+        sizes = [3 if a == axis else data.draw(st.sampled_from([1, 4 if s == 1 else s])) for a, s in enumerate(shape)]
+        index = torch.randint(0, shape[axis], sizes, generator=generator)
+        check_model(Of(lambda m, x, i: torch.take_along_dim(x * 2, i, axis).neg() * 3), (x, index))
+        return
+    least = -x.numel() if kind == "take" else 0
+    index = torch.randint(least, x.numel(), like, generator=generator)
+    function = torch.take if kind == "take" else torch.take_along_dim
+    check_model(Of(lambda m, x, i: function(x, i).neg() * 3), (x, index))
+
+
 @examples(25)
 @given(rows=st.integers(1, 5), size=st.integers(2, 6), seed=st.integers(0, 999), axis=st.integers(0, 1),
        source=st.sampled_from(["product", "scan", "extremum", "row"]), chosen=st.booleans(), after=st.booleans())

@@ -13,21 +13,32 @@ import torch.nn.functional as F
 from kernelwright.ir.registry import Applied, declare
 
 
-def taken(x: torch.Tensor, index: torch.Tensor, *, axis: int, wraps: bool) -> torch.Tensor:
-    """x at each number of ``index`` along an axis, in whose place the axes of ``index`` stand. wraps: whether negative
-    numbers count from the end."""
-    index = torch.where(index < 0, index + x.shape[axis], index) if wraps else index
+def taken(x: torch.Tensor, *indices: torch.Tensor, axes: tuple[int, ...], wraps: bool) -> torch.Tensor:
+    """x at numbers along axes, one index for each, broadcast together. Their axes stand in the place of those, and come
+    first where other axes of x are between them. wraps: whether negative numbers count from the end; of one axis if
+    not."""
+    if wraps:
+        chosen = dict(zip(axes, indices, strict=True))
+        return x[tuple(chosen.get(axis, slice(None)) for axis in range(max(axes) + 1))]
+    (axis,), (index,) = axes, indices
     rows = x.index_select(axis, index.reshape(-1))
     return rows.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1:])
 
 
+def first_taken(axes: tuple[int, ...]) -> int:
+    """Where the axes of indices stand in a result."""
+    return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+
+
 def _taken_code(inputs: list[str], node: Applied) -> str:
-    x, index = node.inputs
-    if not node["wraps"] and not node["axis"] and x.rank == 2:
+    x, index, *_ = node.inputs
+    axes = node["axes"]
+    if not node["wraps"] and not axes[0] and x.rank == 2:
         return f"F.embedding({inputs[1]}, {inputs[0]})"
     if not node["wraps"] and index.rank == 1:
-        return f"torch.index_select({inputs[0]}, {node['axis']}, {inputs[1]})"
-    return f"{inputs[0]}[{':, ' * node['axis']}{inputs[1]}]"
+        return f"torch.index_select({inputs[0]}, {axes[0]}, {inputs[1]})"
+    chosen = dict(zip(axes, inputs[1:], strict=True))
+    return f"{inputs[0]}[{', '.join(chosen.get(axis, ':') for axis in range(max(axes) + 1))}]"
 
 
 def lookup(x: torch.Tensor, places: torch.Tensor, *indices: torch.Tensor, axes: tuple[int, ...],

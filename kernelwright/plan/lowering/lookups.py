@@ -9,6 +9,7 @@ from math import prod
 from kernelwright.algebra.build import reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
+from kernelwright.ir.ops.lookups import first_taken
 
 #: Each element of a resampled tensor is made of two along every axis.
 _LINEAR = ("linear", "bilinear", "trilinear")
@@ -28,12 +29,15 @@ def _of_axis(table: Node, axis: int, rank: int) -> Node:
 
 
 def taken(node: Node) -> Node:
-    """An index in the place of an axis."""
-    x, index = node.inputs
-    axis = node["axis"]
-    along = tuple(a if a <= axis else a + index.rank - 1 for a in range(x.rank))
-    index = reshape(index, (*index.shape, *(1,) * (x.rank - axis - 1)))
-    return _lookup(x, {axis: index}, along, node.shape, wraps=node["wraps"])
+    """Indices in the place of axes."""
+    x, *indices = node.inputs
+    axes, first = node["axes"], first_taken(node["axes"])
+    others = [a for a in range(x.rank) if a not in axes]
+    broadcast = node.rank - len(others)
+    along = {a: place if place < first else place + broadcast for place, a in enumerate(others)}
+    behind = (1,) * (len(others) - first)
+    chosen = {axis: reshape(index, index.shape + behind) for axis, index in zip(axes, indices, strict=True)}
+    return _lookup(x, chosen, tuple(along.get(a, first) for a in range(x.rank)), node.shape, wraps=node["wraps"])
 
 
 def gather(node: Node) -> Node:
