@@ -198,10 +198,18 @@ def _embedding(d: Draw, x: Value) -> None:
 @production("interpolate", 0.6, (3, 5))
 def _interpolate(d: Draw, x: Value) -> None:
     linear = {3: "linear", 4: "bilinear", 5: "trilinear"}[x.rank]
-    mode = d.one_of(["nearest", "nearest-exact", linear])
-    corners = d.one_of(["", ", align_corners=True"]) if mode == linear else ""
+    mode = d.one_of(["nearest", "nearest-exact", linear, *["bicubic"] * (x.rank == 4)])
+    corners = d.one_of(["", ", align_corners=True"]) if mode in (linear, "bicubic") else ""
     to = d.one_of(["scale_factor=2", "scale_factor=1.5", f"size={d.size(7)}"])
     d.emit(f"F.interpolate({x}, {to}, mode='{mode}'{corners})", bits=x.bits)
+
+
+@production("samples", 0.4, (4, 4))
+def _samples(d: Draw, x: Value) -> None:
+    grid = d.input((x.shape[0], d.size(5), d.size(5), 2))
+    how = f"mode='{d.one_of(['bilinear', 'bilinear', 'nearest'])}', " \
+          f"padding_mode='{d.one_of(['zeros', 'border', 'reflection'])}', align_corners={d.chance(0.5)}"
+    d.emit(f"F.grid_sample({x}, {grid}.to({x}.dtype), {how})", bits=x.bits)
 
 
 @production("pixel shuffle", 0.3, (4, 4))

@@ -56,7 +56,7 @@ def place(origin: Origin | None) -> str:
     return origin.module
 
 
-_TITLES = {"border": "pad", "resampled": "interpolate"}
+_TITLES = {"border": "pad", "resampled": "interpolate", "sampled": "grid_sample"}
 
 
 def title(node: Node) -> str:

@@ -26,6 +26,10 @@ ALL = torch.randint(0, 6, X.shape, generator=G)
 IMAGE = torch.randn(2, 3, 5, 7, generator=G)
 VOLUME = torch.randn(1, 2, 3, 4, 5, generator=G)
 SCALES = (2, 1.5, 0.7)
+PADDINGS = ("zeros", "border", "reflection")
+GRID = torch.rand(2, 4, 6, 2, generator=G) * 2.6 - 1.3
+GRID[:, 0] = (GRID[:, 0] * 6).round() / 6
+GRID[0, 1, :, 0] = torch.tensor([nan, inf, -inf, 1e12, -1.0, 1.0])
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 CASES: dict[str, Case] = {
@@ -76,6 +80,17 @@ CASES: dict[str, Case] = {
     "trilinear": (lambda x: F.interpolate(x, (4, 3, 9), mode="trilinear", align_corners=True).tanh() * 2, (VOLUME,)),
     "bilinear of float64": (lambda x: F.interpolate(x.double(), (9, 4), mode="bilinear") * 2 + 1, (IMAGE,)),
     "bilinear of 16 bits": (lambda x: F.interpolate(x.bfloat16(), (9, 4), mode="bilinear").float() * 2 + 1, (IMAGE,)),
+    **{f"bicubic {to}": (lambda x, to=to: F.interpolate(x, **to, mode="bicubic") * 2 + 1, (IMAGE,)) for to in (
+        {"size": (9, 4)}, {"size": (3, 11), "align_corners": True}, {"scale_factor": (1.5, 0.7)})},
+    **{f"{mode} samples, {padding}{', aligned' * aligned}": (
+        lambda x, g, how=(mode, padding, aligned): F.grid_sample(x * 1.5, g, *how) * 2 + 1, (IMAGE, GRID))
+       for mode in ("bilinear", "nearest") for padding in PADDINGS for aligned in (False, True)},
+    "samples of few": (lambda x, g: F.grid_sample(x[:, :, :1] * 2, g, padding_mode="reflection",
+                                                  align_corners=True) * 2, (IMAGE, GRID)),
+    "samples of float64": (lambda x, g: F.grid_sample(x.double(), g.double(), align_corners=False).sin() * 2,
+                           (IMAGE, GRID)),
+    "samples where a layer says": (lambda x, g: F.grid_sample(x, (g * 0.5).tanh(), align_corners=False).sum(1) + 1,
+                                   (IMAGE, GRID)),
     "skipped and resized": (lambda x, y: torch.cat([F.interpolate(x, (8, 8), mode="bilinear"), y[:2, :, :8]], 1) * 2,
                             (IMAGE, torch.randn(2, 3, 8, 8, generator=G))),
     "two indices": (lambda x, i, j: x[i, j].relu() * 2 + 1, (X, ROWS % 4, ROWS)),

@@ -41,8 +41,9 @@ from kernelwright.progress import Progress
 
 #: Operators that rules and lowering make, that PyTorch composes of others, and plain attributes.
 MADE_LATER = {"attention", "attribute", "batched_product", "between", "border_places", "channel_energy", "class_entry",
-              "class_weight", "contiguous", "contract", "copy", "lookup", "nearest_places", "places", "recurrence",
-              "region_sum", "reordered", "softsign", "windows"}
+              "class_weight", "contiguous", "contract", "copy", "cubic_place", "cubic_weight", "lookup",
+              "multiply_add", "nearest_places", "places", "recurrence", "region_sum", "reordered", "softsign",
+              "windows"}
 
 
 #: Their models are not captured where another view shares the memory.

@@ -130,15 +130,35 @@ def test_borders(sizes: list[int], seed: int, mode: str, data: st.DataObject) ->
 
 @examples(20)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), seed=st.integers(0, 999), aligned=st.booleans(),
-       mode=st.sampled_from(["nearest", "nearest-exact", "linear"]), scaled=st.booleans(), data=st.data())
+       mode=st.sampled_from(["nearest", "nearest-exact", "linear", "bicubic"]), scaled=st.booleans(), data=st.data())
 def test_resampled(sizes: list[int], seed: int, aligned: bool, mode: str, scaled: bool, data: st.DataObject) -> None:
+    sizes = (sizes * 2)[:2] if mode == "bicubic" else sizes
     mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[len(sizes)] if mode == "linear" else mode
     to: dict = {"scale_factor": tuple(data.draw(st.sampled_from([0.5, 0.7, 1.0, 1.3, 2.0, 3.7])) for _ in sizes)} \
         if scaled and all(s > 1 for s in sizes) else {"size": tuple(data.draw(st.integers(1, 9)) for _ in sizes)}
-    if "linear" in mode:
+    if "linear" in mode or mode == "bicubic":
         to["align_corners"] = aligned
     x = torch.randn([2, 3, *sizes], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     check_model(Of(lambda m, x: F.interpolate(x, mode=mode, **to).neg() * 2 + 1), (x,))
+
+
+@examples(40)
+@given(sizes=st.lists(st.integers(1, 6), min_size=4, max_size=4), seed=st.integers(0, 999), aligned=st.booleans(),
+       mode=st.sampled_from(["bilinear", "nearest"]), padding=st.sampled_from(["zeros", "border", "reflection"]),
+       far=st.sampled_from([0.9, 1.3, 7.0]), special=st.booleans())
+def test_sampled(sizes: list[int], seed: int, aligned: bool, mode: str, padding: str, far: float,
+                 special: bool) -> None:
+    """Within and beyond, at halves of elements, at what is no number, and of what is none."""
+    batch, channels, rows, columns = sizes
+    generator = torch.Generator().manual_seed(seed)
+    x, grid = values([batch, channels, columns, rows], seed), torch.rand(batch, rows, columns, 2, generator=generator)
+    grid = (grid.double() * 2 - 1) * far
+    grid[:, ::2] = (grid[:, ::2] * 12).round() / 12
+    if special:
+        strange = torch.tensor([nan, inf, -inf, 1e12]).repeat(grid.numel() // 4 + 1)[:grid.numel()].reshape(grid.shape)
+        grid = torch.where(torch.rand(grid.shape, generator=generator) < 0.2, strange, grid)
+    plan = check_model(Of(lambda m, x, g: F.grid_sample(x * 1.0, g, mode, padding, aligned).neg() * 2), (x, grid))
+    assert looks_up(plan) or columns == rows == 1
 
 
 @examples(25)

@@ -149,6 +149,7 @@ _MODES = {
     **{f"upsample_nearest{rank}d.vec": "nearest" for rank in (1, 2, 3)},
     **{f"_upsample_nearest_exact{rank}d.vec": "nearest-exact" for rank in (1, 2, 3)},
     "upsample_linear1d.vec": "linear", "upsample_bilinear2d.vec": "bilinear", "upsample_trilinear3d.vec": "trilinear",
+    "upsample_bicubic2d.vec": "bicubic",
 }
 
 
@@ -175,6 +176,16 @@ def _upsample(a: Arguments) -> Node:
         raise NotConvertible("a scale other than that of the sizes, which PyTorch takes for some shapes alone")
     return make("resampled", x, mode=mode, size=None if scales else tuple(sizes), scales=tuple(scales) or None,
                 aligned=a.get("align_corners"))
+
+
+@converts("grid_sampler.default", "grid_sampler_2d.default")
+def _sampled(a: Arguments) -> Node:
+    x, grid = float_only(a["input"]), a["grid"]
+    mode = ("bilinear", "nearest", "bicubic")[a["interpolation_mode"]]
+    if x.rank != 4 or mode == "bicubic" or x.dtype != grid.dtype or x.dtype not in ("float32", "float64"):
+        raise NotConvertible("samples of volumes, by cubic weights, or in 16 bits")
+    return make("sampled", x, grid, mode=mode, padding=("zeros", "border", "reflection")[a["padding_mode"]],
+                aligned=a["align_corners"], device=a["runs_on"])
 
 
 @converts("diff.default")

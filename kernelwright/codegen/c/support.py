@@ -42,6 +42,7 @@ _both("floor_divide", "const real rest = fmod(x, y), quotient = x / y; "
       "return y == 0 ? quotient : near;", "x y")
 _both("unfused_add", "x + y", "x y")
 _both("unfused_sub", "x - y", "x y")
+_both("multiply_add", "fma(x, y, z)", "x y z")
 _both("pow", "pow(x, y)", "x y")
 # NaN in either argument gives NaN.
 _both("maximum", "x > y || x != x ? x : y", "x y")

@@ -211,6 +211,7 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_bfloat16": _BFLOAT16.lstrip("\n"),
     "kw_unfused_add": _UNFUSED.format(name="add").lstrip("\n"),
     "kw_unfused_sub": _UNFUSED.format(name="sub").lstrip("\n"),
+    "kw_multiply_add": _both("kw_multiply_add", "x y z", "return fma@(x, y, z);"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
     "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
     "kw_sign": _both("kw_sign", "x", "return R((x > 0) - (x < 0));"),

@@ -20,7 +20,7 @@ from kernelwright.algebra.ranges import value_range
 from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.contraction.products import as_product
-from kernelwright.plan.lowering import lookups, losses, recurrent
+from kernelwright.plan.lowering import lookups, losses, recurrent, resampling
 from kernelwright.plan.lowering.deviations import reads
 
 FLOATS = ("float32", "float64", *NARROW)
@@ -178,7 +178,7 @@ _LOWERINGS = {
     "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
     "item": recurrent.layers,
-    **lookups.LOWERINGS,
+    **lookups.LOWERINGS, **resampling.LOWERINGS,
     **losses.LOWERINGS,
 }
 
@@ -195,6 +195,8 @@ def lowerable(node: Node) -> bool:
         return recurrent.has_form(node.inputs[0])
     if node.op in lookups.LOWERINGS:
         return lookups.has_form(node)
+    if node.op in resampling.LOWERINGS:
+        return resampling.has_form(node)
     typed = (i for i in node.inputs if not (node.op in losses.OF_CLASSES and i.dtype == "int64"))
     if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
@@ -296,7 +298,8 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
 
 def _in_float32(node: Node) -> Node:
     """The composite on 16-bit operands converted to float32; pools and lookups convert what they read, if at all."""
-    if node.op in (*_POOLS, *lookups.LOWERINGS) or not any(i.dtype in NARROW for i in node.inputs):
+    own = (*_POOLS, *lookups.LOWERINGS, *resampling.LOWERINGS)
+    if node.op in own or not any(i.dtype in NARROW for i in node.inputs):
         return node
     inputs = (cast(i, "float32") if i.dtype in NARROW else i for i in node.inputs)
     return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))

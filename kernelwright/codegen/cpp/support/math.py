@@ -45,6 +45,7 @@ template <typename real> static inline real kw_unfused_sub(real x, real y) { ret
 template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 """
+_simple("kw_multiply_add", "return std::fma(x, y, z);", "x y z")
 _simple("kw_abs", "return std::abs(x);")
 _simple("kw_sqrt", "return std::sqrt(x);")
 _simple("kw_sign", "return real(x > 0) - real(x < 0);")
