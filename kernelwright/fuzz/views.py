@@ -116,7 +116,11 @@ def _unfold(d: Draw, x: Value) -> None:
 @production("image to columns", 0.3, (4, 4))
 def _columns(d: Draw, x: Value) -> None:
     kernel = min(2, *x.shape[2:])
-    d.emit(f"F.unfold({x}, {kernel})", bits=x.bits)
+    if d.chance(0.5):
+        d.emit(f"F.unfold({x}, {kernel})", bits=x.bits)
+    else:
+        columns, = d.emit(f"F.unfold({x}, {kernel}, padding=1)", bits=x.bits)
+        d.emit(f"F.fold({columns}, {tuple(x.shape[2:])}, {kernel}, padding=1)", bits=x.bits + 1)
 
 
 @production("split", 1.2, (1, 5))
@@ -189,7 +193,10 @@ def _gather(d: Draw, x: Value) -> None:
 def _embedding(d: Draw, x: Value) -> None:
     count, width = d.size(9), d.size(6)
     t = d.indices(d.shape(d.number(1, 2), 6), count)
-    if d.chance(0.7):
+    if d.chance(0.15) and t.rank == 2:
+        mode = d.one_of(["sum", "mean"])
+        d.emit(f"{d.module(f'nn.EmbeddingBag({count}, {width}, mode={mode!r})')}({t})", bits=3.0)
+    elif d.chance(0.7):
         d.emit(f"{d.module(f'nn.Embedding({count}, {width})')}({t})", bits=2.0)
     else:
         d.emit(f"F.one_hot({t}, {count}).to({d.dtype})", bits=0.0)

@@ -91,6 +91,20 @@ CASES: dict[str, Case] = {
                            (IMAGE, GRID)),
     "samples where a layer says": (lambda x, g: F.grid_sample(x, (g * 0.5).tanh(), align_corners=False).sum(1) + 1,
                                    (IMAGE, GRID)),
+    "bags": (lambda t, w: F.embedding_bag(t, w, mode="sum").relu() * 2, (TOKENS, TABLE)),
+    "bags, means": (lambda t, w: F.embedding_bag(t, w * 2).tanh() + w[:4], (TOKENS, TABLE)),
+    "weighted bags": (lambda t, w: F.embedding_bag(t, w, mode="sum", per_sample_weights=w[:4, :7]) * 2 + 1,
+                      (TOKENS, TABLE)),
+    "folded": (lambda x: F.fold(x.reshape(2, -1, 30) * 2, (8, 6), (3, 2)) + 1,
+               (torch.randn(2, 6, 60, generator=G),)),
+    "folded with gaps": (lambda x: F.fold(x * 2, (7, 11), 2, dilation=2, padding=1, stride=(3, 2)).relu() - 1,
+                         (torch.randn(2, 12, 18, generator=G),)),
+    "folded side by side": (lambda x: F.fold(x * 2, (6, 4), 2, stride=2) + 1, (torch.randn(2, 12, 6, generator=G),)),
+    "uneven averages": (lambda x: F.adaptive_avg_pool2d(x * 2, (3, 4)).exp() - 1, (IMAGE,)),
+    "uneven averages, more than there are": (lambda x: F.adaptive_avg_pool1d(x, 11).tanh() * 2, (X,)),
+    "averages without padding": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, True, False).relu() + 1, (IMAGE,)),
+    "averages that end beyond": (lambda x: F.avg_pool2d(x, (2, 3), 2, (1, 0), True).tanh() * 2, (IMAGE,)),
+    "averages of 16 bits": (lambda x: F.avg_pool2d(x.half(), 3, 2, 1, False, False).float() * 2, (IMAGE,)),
     "skipped and resized": (lambda x, y: torch.cat([F.interpolate(x, (8, 8), mode="bilinear"), y[:2, :, :8]], 1) * 2,
                             (IMAGE, torch.randn(2, 3, 8, 8, generator=G))),
     "two indices": (lambda x, i, j: x[i, j].relu() * 2 + 1, (X, ROWS % 4, ROWS)),
@@ -138,7 +152,8 @@ def looked_up(name: str) -> int:
 
 #: Which element is read is computed by loops alone, and not beside other pieces of a copy.
 ELSEWHERE = ("pieces", "scan", "product", "nearest (10, 14)", "skipped and resized", "one hot", "one hot, sums",
-             "windows as columns", "windows, sum")
+             "windows as columns", "windows, sum", "folded side by side", "averages without padding",
+             "averages that end beyond", "averages of 16 bits")
 
 
 @pytest.mark.parametrize("name", CASES)

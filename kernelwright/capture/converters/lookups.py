@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-from kernelwright.capture.converters.table import Arguments, NotConvertible, axis_of, converts, reshape
+from kernelwright.capture.converters.table import (
+    Arguments,
+    NotConvertible,
+    axis_of,
+    converts,
+    float_only,
+    reshape,
+)
 from kernelwright.ir.node import Node, make
 
 
@@ -18,6 +25,30 @@ def _of_numbers(index: Node) -> Node:
 def _embedding(a: Arguments) -> Node:
     """The other arguments say how its gradients are, which PyTorch computes."""
     return make("taken", a["weight"], _of_numbers(a["indices"]), axes=(0,), wraps=False)
+
+
+@converts("embedding_bag.padding_idx", "embedding_bag.default")
+def _embedding_bag(a: Arguments) -> tuple[Node | None, ...]:
+    """Sums or means of rows, of bags that are as long as each other: those of an index with two axes."""
+    weight, index, scales = a["weight"], _of_numbers(a["indices"]), a["per_sample_weights"]
+    length = _bag_length(a["offsets"], index.size)
+    if not length or a["mode"] > 1 or a["include_last_offset"] or a.get("padding_idx") is not None \
+            or a["results_used"] - {0}:
+        raise NotConvertible("bags of several lengths, largest ones, or with padding")
+    rows = make("taken", float_only(weight), reshape(index, (index.size // length, length)), axes=(0,), wraps=False)
+    if scales is not None:
+        rows = make("mul", rows, reshape(float_only(scales), (*rows.shape[:2], 1)))
+    return make("mean" if a["mode"] else "sum", rows, axes=(1,), keepdim=False), None, None, None
+
+
+def _bag_length(offsets: Node, count: int) -> int:
+    """How long bags are that begin at numbers which count from zero in steps of that; 0 of others."""
+    template = offsets.get("template", ())
+    if not offsets.get("target", "").startswith("aten.arange.") or len(template) != 3:
+        return 0
+    first, end, step = template
+    regular = all(isinstance(n, int) for n in template) and first == 0 and end == count and step > 0
+    return step if regular and count and not count % step else 0
 
 
 @converts("index_select.default")

@@ -84,7 +84,8 @@ def _widths(amounts: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 #: What says where kernels find elements.
-TABLES = ("places", "border_places", "nearest_places", "between", "cubic_place", "cubic_weight")
+TABLES = ("places", "border_places", "nearest_places", "between", "cubic_place", "cubic_weight",
+          "window_counts", "fold_places", "adaptive_places")
 # What does not depend on any input is made once: what counts, and where the elements of one axis of a border come from.
 # PyTorch says it itself, of a tensor that counts.
 declare("places", "opaque", lambda *, count: torch.arange(count, dtype=torch.int32),

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from kernelwright.algebra.build import reshape
+from kernelwright.algebra.build import NARROW, reshape
 from kernelwright.algebra.collapse import cast
-from kernelwright.ir.node import Node, make
+from kernelwright.ir.node import Node, constant, make
 from kernelwright.ir.ops.lookups import first_taken
+from kernelwright.ir.ops.windows import most_windows
 
 
 def looked_up(x: Node, indices: Mapping[int, Node], along: tuple[int, ...], shape: tuple[int, ...], *,
@@ -61,7 +62,27 @@ def border(node: Node) -> Node:
     return looked_up(x, indices, tuple(range(x.rank)), node.shape, within=True)
 
 
-LOWERINGS = {"taken": taken, "gather": gather, "one_hot": one_hot, "border": border}
+def fold(node: Node) -> Node:
+    """The sum of the elements that windows have at each place: of each axis the few windows that may have it."""
+    x, = node.inputs
+    batch, channels, *kernel, rows, columns = x.shape
+    sizes, most, tables = node["size"], [], []
+    for axis, blocks in enumerate((rows, columns)):
+        how = {name: node[name][axis] for name in ("stride", "padding", "dilation")}
+        most.append(most_windows(kernel[axis], how["stride"], how["dilation"]))
+        shape = [1, 1, 1, 1]
+        shape[axis], shape[axis + 2] = sizes[axis], most[axis]
+        tables.append({part: reshape(make("fold_places", part=part, size=sizes[axis], kernel=kernel[axis],
+                                          blocks=blocks, **how), tuple(shape)) for part in ("tap", "block", "inside")})
+    shape = (batch, channels, *sizes, *most)
+    indices = {2: tables[0]["tap"], 3: tables[1]["tap"], 4: tables[0]["block"], 5: tables[1]["block"]}
+    value = looked_up(x, indices, tuple(range(6)), shape, within=True)
+    value = make("where", make("logical_and", tables[0]["inside"], tables[1]["inside"]), value, constant(0.0))
+    wide = "float32" if x.dtype in NARROW else x.dtype
+    return cast(make("sum", cast(value, wide), axes=(4, 5), keepdim=False), x.dtype)
+
+
+LOWERINGS = {"fold": fold, "taken": taken, "gather": gather, "one_hot": one_hot, "border": border}
 
 
 def has_form(node: Node) -> bool:

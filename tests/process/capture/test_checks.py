@@ -117,6 +117,9 @@ CASES = {
         {"row": put(1, 64), "row from the end": put(1, -65), "column": put(2, 8), "column from the end": put(2, -9),
          "number": put(3, 512), "number from the end": put(3, -513)},
         {"last": put(1, 63), "first from the end": put(2, -8), "last of all": put(3, 511), "first": put(3, -512)}),
+    "bags": Case(
+        "return F.embedding_bag(y, x).tanh().sum() * 2", "[torch.rand(64, 8), torch.randint(0, 64, (9, 5))]",
+        {"row": put(1, 64), "negative row": put(1, -1)}, {"last": put(1, 63)}),
     "divisions by numbers in tensors": Case(
         "return (x // y + x % y * 2 - torch.fmod(x, y)) * z + torch.div(x, y, rounding_mode='trunc') * z.tanh()",
         "[torch.randint(-99, 99, (64, 8)), torch.randint(1, 9, (64, 8)), torch.rand(64, 8)]",
