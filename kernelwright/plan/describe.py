@@ -56,7 +56,7 @@ def place(origin: Origin | None) -> str:
     return origin.module
 
 
-_TITLES = {"border": "pad", "resampled": "interpolate"}
+_TITLES = {"border": "pad", "resampled": "interpolate", "sampled": "grid_sample"}
 
 
 def title(node: Node) -> str:
@@ -67,7 +67,7 @@ def title(node: Node) -> str:
         rank = len(node["stride"])
         return f"conv_transpose{rank}d" if node["transposed"] else f"conv{rank}d"
     if node.op == "taken":
-        return "index" if node["wraps"] or node["axis"] else "embedding"
+        return "index" if node["wraps"] or node["axes"][0] else "embedding"
     return _TITLES.get(node.op, node.op)
 
 

@@ -137,8 +137,9 @@ def made(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 def statistics(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
     return [x.var(), x.std(1), x.var(0, unbiased=False), x.std((0, 1), correction=2, keepdim=True), x.mean(),
-            x.sum(-1, keepdim=True), x.amax((0, 1)), x.max(1).values, x.min(0)[0], x.max(), x.logsumexp(1),
-            F.softmax(x, -1), F.log_softmax(x, 0), x.norm(), F.normalize(x, dim=1)]
+            x.sum(-1, keepdim=True), x.amax((0, 1)), x.max(1).values, x.min(0)[0], x.max(), x.logsumexp(1), x.prod(),
+            x.prod(0, keepdim=True), (x > 0).prod(1), x.long().prod(1), torch.logaddexp(x, -x),
+            torch.logaddexp2(x, x * 2), F.softmax(x, -1), F.log_softmax(x, 0), x.norm(), F.normalize(x, dim=1)]
 
 
 def activations(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
