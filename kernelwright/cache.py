@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import torch
-
 from kernelwright.emit.write import write_file
 from kernelwright.errors import CacheFileInvalid, FileMissing, InvalidOption, OutputFolderUnusable
 from kernelwright.settings import cache_folder, check_output
@@ -185,6 +183,8 @@ def _export(folder: Path, kinds: Sequence[Kind], file: Path, force: bool) -> dic
     check_output(file, force)
     stream, count, size = io.BytesIO(), 0, 0
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        import torch  # for its version alone: to show and to clear waits for nothing
+
         about = {"schema": SCHEMA, "version": VERSION, "torch": torch.__version__, "system": platform.platform()}
         archive.writestr(_entry(_MANIFEST), json.dumps(about, indent=1))
         for kind in kinds:

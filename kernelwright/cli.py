@@ -29,7 +29,7 @@ USAGE = 2
 # Newer typers carry their own click, so the class is found by its place above a public one.
 UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
-app = typer.Typer(name="kernelwright", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+app = typer.Typer(name="kernelwright", add_completion=True, no_args_is_help=True, rich_markup_mode=None,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def refused(done: subprocess.CompletedProcess[str], code: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help"),
-                                       ("judge", "--help")])
+                                       ("judge", "--help"), ("cache",)])
 def test_starts_without_pytorch(command, arguments):
     done = command(*arguments, python=("-X", "importtime"))
     assert done.returncode == 0
@@ -364,6 +365,33 @@ def test_examples_of_help_are_command_lines() -> None:
             with command.make_context(name, arguments) as context:
                 always = "json" if name in ("bench", "doctor", "fuzz", "cache", "serve") else "path"
                 assert context.params[always] is not None
+
+
+_COMPLETED = """
+source <(kernelwright --show-completion)
+COMP_WORDS=({words})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_kernelwright_completion kernelwright
+echo "${{COMPREPLY[*]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the shell that is asked")
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("opt", "optimize"), ("fu", ""), ("optimize model.py --dt", "--dtypes"),
+    ("optimize model.py --effort ''", "quick normal thorough"), ("judge a.py b.py --precision a", "any"),
+    ("judge a.py b.py --rules kernelbench,f", "kernelbench,flashinfer"),
+    ("optimize model.py --dtypes float16,b", "float16,bfloat16"),
+    ("cache ex", "export"), ("cache clear --only t", "times tracebacks"), ("optimize exa", "")])
+def test_shells_complete(tmp_path: Path, typed: str, offered: str) -> None:
+    """Commands, options, and the words that an option takes; where nothing is offered the shell completes files."""
+    program = tmp_path / "kernelwright"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kernelwright "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(["bash", "--norc", "-c", _COMPLETED.format(words=f"kernelwright {typed}")], timeout=PATIENCE,
+                          capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.stdout.split() == offered.split(), done.stderr
 
 
 _FIRST = """
