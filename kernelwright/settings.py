@@ -272,9 +272,9 @@ class EnvironmentVariable:
 KERNELWRIGHT_CACHE = EnvironmentVariable(
     "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
     "Folder for compiled kernels, what was measured, and tracebacks.")
-CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
+CXX = EnvironmentVariable("CXX", "g++", "The C++ compiler.")
 CC = EnvironmentVariable("CC", "cc", "The C compiler, of the target c.")
-NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
+NVCC = EnvironmentVariable("NVCC", "nvcc of PATH, else of CUDA_HOME", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
 API_KEY = EnvironmentVariable("KERNELWRIGHT_API_KEY", "OPENAI_API_KEY, else the system's keyring",
                               "The key of the endpoint that `propose` asks.")

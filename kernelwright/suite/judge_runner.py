@@ -53,6 +53,26 @@ PASSING = frozenset({"JUDGE-UNFIT", "JUDGE-BUSY", "JUDGE-ERROR"})
 MOST_LISTED = 60
 
 
+class Summary(TypedDict):
+    """The last line of ``judge --set --json``; the lines before are records."""
+
+    schema: int
+    output: str
+    """The folder of the results."""
+    results: str
+    """The file of records there."""
+    candidates: int
+    """How many the set has."""
+    judged: int
+    """How many were judged in this run; the others had results."""
+    seconds: float
+    """Wall time of this run."""
+    exit_status: int
+    """As of ``judge``."""
+    verdicts: dict[str, int]
+    """How many candidates have each verdict."""
+
+
 class Judged(TypedDict):
     """What became of one candidate of a set: a line of the results. See ``docs/judge_sets.md``."""
 
@@ -105,7 +125,7 @@ class SetResult:
             return NOT_JUDGED
         return PASSED if all(verdict.passed for verdict in verdicts) else NOT_PASSED
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Summary:
         """The summary as plain data; the records themselves stand in ``results.jsonl``."""
         return {"schema": SCHEMA, "output": str(self.folder), "results": FILE, "candidates": len(self.records),
                 "judged": self.judged, "seconds": self.seconds, "exit_status": self.exit_status,

@@ -560,6 +560,7 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
     assert done.returncode == 1, done.stderr
     summary = json.loads(done.stdout)
     assert summary["states"] == {"verified": 1, "crashed": 1}
+    assert_fits(summary, "bench")
     assert [entry["problem"] for entry in summary["problems"]] == ["level1/2_good", "level1/10_aborts"]
     emitted = tmp_path / "out" / "level1" / "2_good_new.py"
     assert "width = 64" in emitted.read_text()

@@ -19,6 +19,7 @@ import pytest
 import typer
 from clocks import PATIENCE
 from places import ROOT
+from schemas import assert_fits
 
 import kernelwright
 from kernelwright import cli
@@ -329,7 +330,8 @@ def test_doctor(command):
     done = command("doctor", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["schema"] == 1 and document["devices"][0]["read"] > 0
+    assert document["devices"][0]["read"] > 0
+    assert_fits(document, "doctor")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells what a process has started")
