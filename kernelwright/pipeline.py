@@ -30,7 +30,7 @@ from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.problem.seeds import others_kept
 from kernelwright.programs import Stages, emitted_text, understand, written
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, progress_of_python
 from kernelwright.records import Span, words_of
 from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
@@ -54,7 +54,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so, and the page of ``report`` at the end.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
-    budget replaces it.
+    budget replaces it. On a terminal and in a notebook stderr has what is being done, unless ``quiet``.
     Raises KernelwrightError for what the user can mend; then nothing is written.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
@@ -63,7 +63,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     torch.Size([32, 64])
     """
     settings = changed(settings, options)
-    progress = progress or Progress()
+    progress = progress or progress_of_python(settings.quiet)
     spent = progress.seconds_before()
     stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent),
                     spans=[Span("start", "imports", 0.0, spent)] if spent else [], began=clock() - spent)
@@ -147,7 +147,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     ['loop']
     """
     settings = changed(settings, options)
-    stages = Stages(progress or Progress())
+    stages = Stages(progress or progress_of_python(settings.quiet))
     check_versions(torch.__version__)
     target = chosen(settings.target)
     with _threads(settings.threads):

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, TypedDict
 
 from kernelwright.names import natural
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, about_left
 from kernelwright.suite import proposals
 from kernelwright.suite.devices import find_queues, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job, find_jobs, longest_first
@@ -139,7 +139,12 @@ def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, 
         scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished, part)
         try:
             scheduler.add(jobs)
-            while scheduler.open:
+            began = time.monotonic()
+            while (left := scheduler.open) > 0:
+                done = len(jobs) - left
+                at = ", ".join(f"{name}: {stage}" for name, stage in scheduler.stages().items())
+                progress.working("; ".join(filter(None, (about_left(time.monotonic() - began, done, left), at))),
+                                 max(0, done), len(jobs))
                 scheduler.step()
         finally:
             with _undisturbed():
