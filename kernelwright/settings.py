@@ -190,7 +190,9 @@ class Settings:
         try:
             object.__setattr__(self, "dynamic", _axes(self.dynamic))
         except (ValueError, TypeError, AttributeError):
-            raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each "
+            texts = isinstance(self.dynamic, (tuple, list)) and all(isinstance(text, str) for text in self.dynamic)
+            asked = ", ".join(self.dynamic) if texts else self.dynamic
+            raise _invalid("dynamic", asked, "argument:axis=low..high or argument:axis=name:low..high, each "
                            "axis once, with 1 <= low <= high", "the example's sizes alone") from None
         named = self.dtypes.split(",") if isinstance(self.dtypes, str) else self.dtypes
         try:
