@@ -55,6 +55,7 @@ KINDS = (
     Kind("judge_builds", "extensions of candidates", False),
     Kind("judge_headers", "precompiled headers for these", False),
     Kind("judge_emulation", "candidates' CUDA kernels compiled for the emulation", False),
+    Kind("written", "hashes of files that were written, which runs may replace", False),
     Kind("tracebacks", "tracebacks of what failed", False),
 )
 

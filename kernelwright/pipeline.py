@@ -19,7 +19,7 @@ from kernelwright.device_lock import clock
 from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
-from kernelwright.emit.write import default_path, write_file
+from kernelwright.emit.write import check_not_read, default_path, is_as_written, remember_written, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import DtypesInvalid, KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
@@ -74,8 +74,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         raise DtypesInvalid(asked=", ".join(settings.dtypes),
                             found=f"the file is to serve {', '.join(settings.dynamic)}")
     path = settings.output or default_path(model_or_path)
+    check_not_read(path, model_or_path)
     for written_to in filter(None, (path, settings.report, settings.trace)):
-        check_output(written_to, settings.force)
+        check_output(written_to, settings.force or is_as_written(written_to))
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
@@ -91,7 +92,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
 
         def keep(text: str) -> None:
             if path is not None and files[-1:] != [text]:
-                write_file(path, text, force=settings.force or bool(files))
+                write_file(path, text, force=settings.force or bool(files) or is_as_written(path))
+                remember_written(path)
                 files.append(text)
 
         if emulated:
@@ -167,7 +169,8 @@ def _beside(result: Result, save: Callable[..., Path], path: Path, force: bool, 
     changes: what of the result is so where it is written."""
     try:
         with stages.stage("report", path.name):
-            save(result, path, force=force)
+            save(result, path, force=force or is_as_written(path))
+            remember_written(path)
     except Exception as error:
         if not is_ours(error):
             raise

@@ -215,7 +215,7 @@ class Settings:
                 path = Path(path)
                 object.__setattr__(self, name, path)
             if path is not None and (not isinstance(path, Path) or path.suffix != ending):
-                raise _invalid(name, path, f"the path of a file ending in {ending}", default)
+                raise _invalid(name, str(path), f"the path of a file ending in {ending}", default)
         if not _is_integer(self.seed) or not 0 <= self.seed < 2**63:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):

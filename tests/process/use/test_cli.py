@@ -204,6 +204,29 @@ def test_existing_output_is_kept(command, tmp_path):
     assert snapshot(tmp_path) == before
 
 
+def test_the_same_command_again_replaces_what_it_wrote(command, tmp_path):
+    """And nothing that somebody changed since, nor the model's own file, whatever is forced."""
+    path = problem(tmp_path, PASSES, INPUTS)
+    again = ("optimize", path, "--report", "page.html", "--trace", "trace.json", "--target", "cpp", "--effort", "quick",
+             "--baselines", "none", "--quiet")
+    for _ in range(2):
+        done = command(*again)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "page.html").write_text("precious\n")
+    refused(command(*again), "KW402")
+    (tmp_path / "page.html").unlink()
+    (tmp_path / "problem_new.py").write_text((tmp_path / "problem_new.py").read_text() + "# mine\n")
+    before = snapshot(tmp_path)
+    done = command(*again)
+    refused(done, "KW402")
+    assert "problem_new.py exists" in done.stderr
+    (tmp_path / "other.py").symlink_to(path)
+    for output in (path, tmp_path / "other.py"):
+        refused(command("optimize", path, "-o", output, "--force"), "KW403")
+    (tmp_path / "other.py").unlink()
+    assert snapshot(tmp_path) == before
+
+
 # ---- the command line itself: in this process, because no model is run ------------------------------
 
 
