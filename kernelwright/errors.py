@@ -429,7 +429,7 @@ class OutputExists(KernelwrightError):
 
     code = "KW402"
     sentence = "{file} exists already."
-    reason = "Unasked a run replaces only what an earlier one wrote here and nobody changed."
+    reason = "Unasked a run replaces only what an earlier one of the same model wrote and nobody changed."
     remedy = "Add `--force` to replace it, or choose another name with `--output`."
 
 

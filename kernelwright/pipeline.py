@@ -76,7 +76,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     path = settings.output or default_path(model_or_path)
     check_not_read(path, model_or_path)
     for written_to in filter(None, (path, settings.report, settings.trace)):
-        check_output(written_to, settings.force or is_as_written(written_to))
+        check_output(written_to, settings.force or is_as_written(written_to, model_or_path))
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
@@ -92,8 +92,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
 
         def keep(text: str) -> None:
             if path is not None and files[-1:] != [text]:
-                write_file(path, text, force=settings.force or bool(files) or is_as_written(path))
-                remember_written(path)
+                write_file(path, text, force=settings.force or bool(files) or is_as_written(path, model_or_path))
+                remember_written(path, model_or_path)
                 files.append(text)
 
         if emulated:
@@ -130,9 +130,10 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         if path is not None:
             result = replace(result, path=path)
     if settings.trace is not None:
-        result = _beside(result, Result.save_trace, settings.trace, settings.force, stages, trace=settings.trace)
+        result = _beside(result, Result.save_trace, settings.trace, model_or_path, settings.force, stages,
+                         trace=settings.trace)
     if settings.report is not None:
-        result = _beside(result, Result.save_report, settings.report, settings.force, stages)
+        result = _beside(result, Result.save_report, settings.report, model_or_path, settings.force, stages)
     return result
 
 
@@ -163,14 +164,14 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 
 
-def _beside(result: Result, save: Callable[..., Path], path: Path, force: bool, stages: Stages,
+def _beside(result: Result, save: Callable[..., Path], path: Path, of: Any, force: bool, stages: Stages,
             **changes: Any) -> Result:
     """The result with a page or a trace written beside its file, or with a note where that failed: the file is there.
     changes: what of the result is so where it is written."""
     try:
         with stages.stage("report", path.name):
-            save(result, path, force=force or is_as_written(path))
-            remember_written(path)
+            save(result, path, force=force or is_as_written(path, of))
+            remember_written(path, of)
     except Exception as error:
         if not is_ours(error):
             raise

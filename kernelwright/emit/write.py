@@ -36,24 +36,27 @@ def check_not_read(path: Path | None, read: Any) -> None:
                                 default="NAME_new.py")
 
 
-def is_as_written(path: Path) -> bool:
-    """Whether a file is what an earlier run wrote, on this machine, to the last byte: a run may replace it unasked."""
+def is_as_written(path: Path, of: Any) -> bool:
+    """Whether a file is what an earlier run wrote of this model (a file's path, or a module), on this machine, to the
+    last byte: another run of the model may replace it unasked."""
     with suppress(OSError):
-        return path.is_file() and (cache_folder() / WRITTEN / _digest(path)).exists()
+        return path.is_file() and (cache_folder() / WRITTEN / _digest(path, of)).exists()
     return False
 
 
-def remember_written(path: Path) -> None:
+def remember_written(path: Path, of: Any) -> None:
     """Remember a file as it is now for :func:`is_as_written`. Where the cache folder can't be written to, it is a file
     like any other."""
     with suppress(OSError):
         folder = cache_folder() / WRITTEN
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _digest(path)).touch()
+        (folder / _digest(path, of)).touch()
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _digest(path: Path, of: Any) -> str:
+    kind = type(of)
+    name = Path(of).resolve() if isinstance(of, (str, os.PathLike)) else f"{kind.__module__}.{kind.__qualname__}"
+    return hashlib.sha256(f"{name}\0".encode(errors="replace") + path.read_bytes()).hexdigest()
 
 
 def write_file(path: Path, text: str | bytes, *, force: bool) -> None:

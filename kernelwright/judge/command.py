@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kernelwright.emit.write import is_as_written, remember_written, write_file
+from kernelwright.emit.write import write_file
 from kernelwright.judge.candidates import find_candidates
 from kernelwright.judge.records import JudgeResult
 from kernelwright.judge.settings import JudgeSettings
@@ -34,7 +34,7 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
     if settings.known:
         settings = replace(settings, known=tuple(find_candidates(Path(model), settings.known)))
     for written in filter(None, (settings.output, settings.report)):
-        check_output(written, settings.force or is_as_written(written))
+        check_output(written, settings.force)
     from kernelwright.judge.run import judge
 
     result = judge(Path(model), candidates, settings, progress)
@@ -42,11 +42,9 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
         result = finish(result)
     if settings.output is not None:
         document = json.dumps(result.to_json(), indent=1, allow_nan=False)
-        write_file(settings.output, document + "\n", force=settings.force or is_as_written(settings.output))
-        remember_written(settings.output)
+        write_file(settings.output, document + "\n", force=settings.force)
     if settings.report is not None:
         from kernelwright.judge.report.page import render_page
 
-        write_file(settings.report, render_page(result), force=settings.force or is_as_written(settings.report))
-        remember_written(settings.report)
+        write_file(settings.report, render_page(result), force=settings.force)
     return result
