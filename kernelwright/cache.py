@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import torch
-
 from kernelwright.emit.write import write_file
 from kernelwright.errors import CacheFileInvalid, FileMissing, InvalidOption, OutputFolderUnusable
 from kernelwright.settings import cache_folder, check_output
@@ -57,6 +55,7 @@ KINDS = (
     Kind("judge_builds", "extensions of candidates", False),
     Kind("judge_headers", "precompiled headers for these", False),
     Kind("judge_emulation", "candidates' CUDA kernels compiled for the emulation", False),
+    Kind("written", "hashes of files that were written, which runs may replace", False),
     Kind("tracebacks", "tracebacks of what failed", False),
 )
 
@@ -185,6 +184,8 @@ def _export(folder: Path, kinds: Sequence[Kind], file: Path, force: bool) -> dic
     check_output(file, force)
     stream, count, size = io.BytesIO(), 0, 0
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        import torch  # for its version alone: to show and to clear waits for nothing
+
         about = {"schema": SCHEMA, "version": VERSION, "torch": torch.__version__, "system": platform.platform()}
         archive.writestr(_entry(_MANIFEST), json.dumps(about, indent=1))
         for kind in kinds:

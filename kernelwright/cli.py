@@ -10,7 +10,7 @@ Ctrl-C. PyTorch is imported only when a command needs it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,7 +29,7 @@ USAGE = 2
 # Newer typers carry their own click, so the class is found by its place above a public one.
 UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
-app = typer.Typer(name="kernelwright", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+app = typer.Typer(name="kernelwright", add_completion=True, no_args_is_help=True, rich_markup_mode=None,
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -140,10 +140,10 @@ def doctor(
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
         with progress.stage("analyse"):
             progress.say("measuring this machine's peaks, unless they are known")
-            from kernelwright.roofline.doctor import doctor as examine
+            from kernelwright.doctor import doctor as examine
 
             machine = examine(refresh=refresh)
-        return machine.text, lambda: {"schema": 1, **machine.to_json()}
+        return lambda: machine.render(page()["width"]), machine.to_json
 
     return perform(work, json, quiet)
 
@@ -210,7 +210,7 @@ def bench(
     Exit status: 0 if every problem is verified, else 1.
     """
 
-    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], Mapping[str, Any]], int]:
         from kernelwright.suite import proposals
         from kernelwright.suite.options import SuiteOptions
         from kernelwright.suite.runner import render_text, run_suite
@@ -274,7 +274,7 @@ def judge(
     judge one.
     """
 
-    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]], int]:
+    def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], Mapping[str, Any]], int]:
         from kernelwright.judge.command import judge_files
         from kernelwright.judge.report.text import render_text
         from kernelwright.judge.settings import JudgeSettings

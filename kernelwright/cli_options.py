@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from kernelwright.settings import TARGET_NAMES
+from kernelwright.settings import DTYPES, TARGET_NAMES
+
+
+def _begun(words: Iterable[str], incomplete: str) -> list[str]:
+    """Those of the words that begin with what was typed, with its last part where it is several with commas between."""
+    before, comma, begun = incomplete.rpartition(",")
+    return [f"{before}{comma}{word}" for word in words if word.startswith(begun)]
+
+
+def _one_of(words: str, *names: str, help: str) -> Any:
+    """An option for one of these words (``one|other``), which its help shows and shells complete. What is no such word
+    is refused later, as from Python."""
+    return typer.Option(*names, metavar=words, help=help,
+                        autocompletion=lambda incomplete: _begun(words.split("|"), incomplete))
+
+
+def _kinds(incomplete: str) -> list[str]:
+    """What `cache --only` takes."""
+    from kernelwright.cache import KINDS
+
+    return _begun([kind.folder for kind in KINDS], incomplete)
+
 
 Problem = Annotated[Path, typer.Argument(
     metavar="PATH", help="A Python file that defines a model's class and get_inputs (and get_init_inputs).")]
 Model = Annotated[str | None, typer.Option(
     "--model", metavar="NAME", help="The model's class; by default Model, else the only module class of the file that "
     "no other one uses.")]
-Target = Annotated[str, typer.Option(
-    metavar="|".join(("auto", *TARGET_NAMES)), help="Language of the kernels; auto is cuda where PyTorch sees a "
+Target = Annotated[str, _one_of(
+    "|".join(("auto", *TARGET_NAMES)), help="Language of the kernels; auto is cuda where PyTorch sees a "
     "CUDA device.")]
-Precision = Annotated[str, typer.Option(
-    metavar="match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
+Precision = Annotated[str, _one_of(
+    "match|strict", help="match: never less accurate than the model as PyTorch runs it; strict: float32 "
     "accuracy everywhere.")]
-Contractions = Annotated[str, typer.Option(
-    metavar="auto|library|measured", help="Matrix products and convolutions: measured makes CUDA kernels of those that "
+Contractions = Annotated[str, _one_of(
+    "auto|library|measured", help="Matrix products and convolutions: measured makes CUDA kernels of those that "
     "win; auto is measured where PyTorch sees a CUDA device, else library.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the first parameters and inputs.")]
 Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; by default, PyTorch's number.")]
@@ -31,25 +53,26 @@ Report = Annotated[Path | None, typer.Option(
 Trace = Annotated[Path | None, typer.Option(
     "--trace", metavar="FILE.json", help="Write a trace, too, which ui.perfetto.dev opens: the run's stages, eager's "
     "operators, and the kernels of a forward in order.")]
-Effort = Annotated[str, typer.Option(
-    metavar="quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
+Effort = Annotated[str, _one_of(
+    "quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]
 Budget = Annotated[float | None, typer.Option(
     "--budget", metavar="SECONDS", help="How long a run may take, from its start to the written file, baselines "
     "included; by default, what the effort says.")]
-Baselines = Annotated[str, typer.Option(
-    metavar="compile|all|graph|none", help="What is timed besides eager: a CUDA graph of it and torch.compile; "
+Baselines = Annotated[str, _one_of(
+    "compile|all|graph|none", help="What is timed besides eager: a CUDA graph of it and torch.compile; "
     "these, with its graphs (reduce-overhead) and max-autotune, too, which takes minutes to compile; the graph alone; "
     "or nothing.")]
-Launch = Annotated[str, typer.Option(
-    metavar="auto|graph|direct", help="How a file starts its kernels: as one CUDA graph, one after another, or as "
+Launch = Annotated[str, _one_of(
+    "auto|graph|direct", help="How a file starts its kernels: as one CUDA graph, one after another, or as "
     "measured.")]
 Dynamic = Annotated[list[str] | None, typer.Option(
     "--dynamic", metavar="X:AXIS=LOW..HIGH", help="A size that may differ from call to call, such as x:0=1..64 "
     "or, with a name that makes it one with others, x:0=batch:1..64; may be given several times.")]
 Dtypes = Annotated[str | None, typer.Option(
-    "--dtypes", metavar="NAME,NAME", help="Further floating-point types that the file serves: kernels for the model "
-    "after .bfloat16() (bfloat16), .half() (float16), .float() or .double().")]
+    "--dtypes", metavar="NAME,NAME", autocompletion=lambda incomplete: _begun(DTYPES, incomplete),
+    help="Further floating-point types that the file serves: kernels for the model after .bfloat16() (bfloat16), "
+    ".half() (float16), .float() or .double().")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Give the file's globals the small values of its dictionary "
                                                    "TINY.")]
 Embed = Annotated[bool, typer.Option(
@@ -83,7 +106,7 @@ Memory = Annotated[float | None, typer.Option(
 ProposeFile = Annotated[Path | None, typer.Option(
     "--propose", metavar="FILE", help="Judge candidates of language models; FILE is TOML and has options of "
     "`propose`.")]
-Runner = Annotated[str, typer.Option(metavar="local|ray", help="This machine, or a Ray cluster.")]
+Runner = Annotated[str, _one_of("local|ray", help="This machine, or a Ray cluster.")]
 Address = Annotated[str, typer.Option(
     metavar="ADDRESS", help="The Ray cluster; by default this machine's, else a new one.")]
 
@@ -95,11 +118,11 @@ FirstSeed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the
 Count = Annotated[int | None, typer.Option(
     metavar="N", help="How many models; by default 200, or as many as SECONDS allow.")]
 Seconds = Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop after this time.")]
-Level = Annotated[str, typer.Option(
-    metavar="graph|kernels", help="graph: every stage up to the plan, without a compiler; kernels: the emitted file, "
+Level = Annotated[str, _one_of(
+    "graph|kernels", help="graph: every stage up to the plan, without a compiler; kernels: the emitted file, "
     "built and verified.")]
-FuzzedTarget = Annotated[str, typer.Option(
-    "--target", metavar="|".join(TARGET_NAMES), help="Language of the kernels; CUDA runs under the emulation.")]
+FuzzedTarget = Annotated[str, _one_of(
+    "|".join(TARGET_NAMES), "--target", help="Language of the kernels; CUDA runs under the emulation.")]
 FailuresFolder = Annotated[Path | None, typer.Option(
     "--output", "-o", metavar="FOLDER", help="Where the minimal files go.")]
 
@@ -123,19 +146,19 @@ SetFilters = Annotated[list[str] | None, typer.Option(
     "be given several times.")]
 SecretSeed = Annotated[int | None, typer.Option(
     "--seed", metavar="N", help="Seed of everything drawn; by default drawn, and told after the verdicts.")]
-JudgeEffort = Annotated[str, typer.Option(
-    "--effort", metavar="quick|normal|thorough", help="How much time checks, diagnosis and clock may take.")]
-Policy = Annotated[str, typer.Option(
-    "--precision", metavar="match|strict|any", help="match: never less accurate than the model as PyTorch runs it; "
+JudgeEffort = Annotated[str, _one_of(
+    "quick|normal|thorough", "--effort", help="How much time checks, diagnosis and clock may take.")]
+Policy = Annotated[str, _one_of(
+    "match|strict|any", "--precision", help="match: never less accurate than the model as PyTorch runs it; "
     "strict: float32; any: TF32 and 16-bit arithmetic too, ranked in classes of their own.")]
-Rules = Annotated[str, typer.Option(
-    "--rules", metavar="kernelwright|kernelbench|flashinfer|all", help="State beside the verdict what the rules of "
+Rules = Annotated[str, _one_of(
+    "kernelwright|kernelbench|flashinfer|all", "--rules", help="State beside the verdict what the rules of "
     "others say; several with commas between them.")]
 Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, too.")]
 OwnKernels = Annotated[bool, typer.Option(
     "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]
-Place = Annotated[str, typer.Option(
-    "--target", metavar="|".join(("auto", *TARGET_NAMES)), help="cuda runs model and candidates on a GPU, others on "
+Place = Annotated[str, _one_of(
+    "|".join(("auto", *TARGET_NAMES)), "--target", help="cuda runs model and candidates on a GPU, others on "
     "the CPU; auto is cuda where PyTorch sees a CUDA device.")]
 Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTorch counts them; by default the first.")]
 NoTime = Annotated[bool, typer.Option("--no-time", help="No times and no ranks; what is wrong is diagnosed.")]
@@ -175,8 +198,8 @@ ProposedFile = Annotated[Path | None, typer.Option(
 ReplaceRun = Annotated[bool, typer.Option("--force", help="Replace FILE, and the run in --record.")]
 Answered = Annotated[int, typer.Option("--candidates", metavar="N", help="Answers that are asked for in each round.")]
 Rounds = Annotated[int, typer.Option("--rounds", metavar="N", help="Rounds at most.")]
-Search = Annotated[str, typer.Option(
-    "--search", metavar="islands|best", help="islands: answers build on the best, the most different and the almost "
+Search = Annotated[str, _one_of(
+    "islands|best", "--search", help="islands: answers build on the best, the most different and the almost "
     "right; best: each is asked for anew, and the best counts.")]
 Blind = Annotated[bool, typer.Option("--blind", help="Do not show kernelwright's own kernels.")]
 Temperature = Annotated[float | None, typer.Option(
@@ -205,11 +228,14 @@ ReplaceWheel = Annotated[bool, typer.Option("--force", help="Replace the wheel i
 
 # ---- of cache ----------------------------------------------------------------------------------------
 
-CacheAction = Annotated[str, typer.Argument(metavar="show|clear|export|import", help="What to do with what is kept.")]
+CacheAction = Annotated[str, typer.Argument(
+    metavar="show|clear|export|import", help="What to do with what is kept.",
+    autocompletion=lambda incomplete: _begun(("show", "clear", "export", "import"), incomplete))]
 CacheFile = Annotated[Path | None, typer.Argument(
     metavar="FILE", help="The .zip file to write or to read.", show_default=False)]
 CacheKinds = Annotated[list[str] | None, typer.Option(
-    "--only", metavar="KIND", help="One kind of what is kept, as `cache` names it; may be given several times.")]
+    "--only", metavar="KIND", autocompletion=_kinds, help="One kind of what is kept, as `cache` names it; may be given "
+    "several times.")]
 ReplaceCacheFile = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 
 # ---- of serve ----------------------------------------------------------------------------------------

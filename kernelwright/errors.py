@@ -429,7 +429,7 @@ class OutputExists(KernelwrightError):
 
     code = "KW402"
     sentence = "{file} exists already."
-    reason = "Files are never overwritten unasked."
+    reason = "Unasked a run replaces only what an earlier one of the same model wrote and nobody changed."
     remedy = "Add `--force` to replace it, or choose another name with `--output`."
 
 

@@ -19,7 +19,7 @@ from kernelwright.device_lock import clock
 from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
-from kernelwright.emit.write import default_path, write_file
+from kernelwright.emit.write import check_not_read, default_path, is_as_written, remember_written, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import DtypesInvalid, KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
@@ -30,7 +30,7 @@ from kernelwright.problem.construct import construction
 from kernelwright.problem.memory import is_out_of_device_memory, is_out_of_memory, out_of_memory_error
 from kernelwright.problem.seeds import others_kept
 from kernelwright.programs import Stages, emitted_text, understand, written
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, progress_of_python
 from kernelwright.records import Span, words_of
 from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
@@ -54,7 +54,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so, and the page of ``report`` at the end.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
-    budget replaces it.
+    budget replaces it. On a terminal and in a notebook stderr has what is being done, unless ``quiet``.
     Raises KernelwrightError for what the user can mend; then nothing is written.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
@@ -63,7 +63,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     torch.Size([32, 64])
     """
     settings = changed(settings, options)
-    progress = progress or Progress()
+    progress = progress or progress_of_python(settings.quiet)
     spent = progress.seconds_before()
     stages = Stages(progress, budget_of(settings.effort, settings.budget, baselines=settings.baselines, spent=spent),
                     spans=[Span("start", "imports", 0.0, spent)] if spent else [], began=clock() - spent)
@@ -74,8 +74,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         raise DtypesInvalid(asked=", ".join(settings.dtypes),
                             found=f"the file is to serve {', '.join(settings.dynamic)}")
     path = settings.output or default_path(model_or_path)
+    check_not_read(path, model_or_path)
     for written_to in filter(None, (path, settings.report, settings.trace)):
-        check_output(written_to, settings.force)
+        check_output(written_to, settings.force or is_as_written(written_to, model_or_path))
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
@@ -91,7 +92,8 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
 
         def keep(text: str) -> None:
             if path is not None and files[-1:] != [text]:
-                write_file(path, text, force=settings.force or bool(files))
+                write_file(path, text, force=settings.force or bool(files) or is_as_written(path, model_or_path))
+                remember_written(path, model_or_path)
                 files.append(text)
 
         if emulated:
@@ -128,9 +130,10 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         if path is not None:
             result = replace(result, path=path)
     if settings.trace is not None:
-        result = _beside(result, Result.save_trace, settings.trace, settings.force, stages, trace=settings.trace)
+        result = _beside(result, Result.save_trace, settings.trace, model_or_path, settings.force, stages,
+                         trace=settings.trace)
     if settings.report is not None:
-        result = _beside(result, Result.save_report, settings.report, settings.force, stages)
+        result = _beside(result, Result.save_report, settings.report, model_or_path, settings.force, stages)
     return result
 
 
@@ -147,7 +150,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     ['loop']
     """
     settings = changed(settings, options)
-    stages = Stages(progress or Progress())
+    stages = Stages(progress or progress_of_python(settings.quiet))
     check_versions(torch.__version__)
     target = chosen(settings.target)
     with _threads(settings.threads):
@@ -161,13 +164,14 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 
 
-def _beside(result: Result, save: Callable[..., Path], path: Path, force: bool, stages: Stages,
+def _beside(result: Result, save: Callable[..., Path], path: Path, of: Any, force: bool, stages: Stages,
             **changes: Any) -> Result:
     """The result with a page or a trace written beside its file, or with a note where that failed: the file is there.
     changes: what of the result is so where it is written."""
     try:
         with stages.stage("report", path.name):
-            save(result, path, force=force)
+            save(result, path, force=force or is_as_written(path, of))
+            remember_written(path, of)
     except Exception as error:
         if not is_ours(error):
             raise

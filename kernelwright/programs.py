@@ -62,7 +62,7 @@ from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.outside import read_outside
 from kernelwright.problem.probe import after_first_call, carried_attributes
 from kernelwright.problem.state import classes_of, in_mode_of, modes_of, tensors_kept
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, counting
 from kernelwright.records import Span, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
@@ -100,7 +100,7 @@ class Stages:
         started, place = clock(), len(self.spans)
         self.spans.append(Span(name, of, started - self.began, None))  # before those within it
         try:
-            with self.progress.stage(name):
+            with self.progress.stage(name, of), counting(self):
                 yield
         finally:
             self.spans[place] = replace(self.spans[place], seconds=clock() - started)
@@ -110,6 +110,10 @@ class Stages:
         """Show one line of detail within the current stage, and keep it."""
         self.spans.append(Span("", text, clock() - self.began, None))
         self.progress.say(text)
+
+    def count(self, done: int, total: int) -> None:
+        """Show how many parts of the current stage are done."""
+        self.progress.count(done, total)
 
 
 def understand(problem: Problem, example: list[Any], device: Device, settings: Settings, stages: Stages, *,

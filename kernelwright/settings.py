@@ -190,7 +190,9 @@ class Settings:
         try:
             object.__setattr__(self, "dynamic", _axes(self.dynamic))
         except (ValueError, TypeError, AttributeError):
-            raise _invalid("dynamic", self.dynamic, "argument:axis=low..high or argument:axis=name:low..high, each "
+            texts = isinstance(self.dynamic, (tuple, list)) and all(isinstance(text, str) for text in self.dynamic)
+            asked = ", ".join(self.dynamic) if texts else self.dynamic
+            raise _invalid("dynamic", asked, "argument:axis=low..high or argument:axis=name:low..high, each "
                            "axis once, with 1 <= low <= high", "the example's sizes alone") from None
         named = self.dtypes.split(",") if isinstance(self.dtypes, str) else self.dtypes
         try:
@@ -213,7 +215,7 @@ class Settings:
                 path = Path(path)
                 object.__setattr__(self, name, path)
             if path is not None and (not isinstance(path, Path) or path.suffix != ending):
-                raise _invalid(name, path, f"the path of a file ending in {ending}", default)
+                raise _invalid(name, str(path), f"the path of a file ending in {ending}", default)
         if not _is_integer(self.seed) or not 0 <= self.seed < 2**63:
             raise _invalid("seed", self.seed, "a whole number from 0 to 2**63 - 1", 0)
         if self.model is not None and not (isinstance(self.model, str) and self.model.isidentifier()):
@@ -272,9 +274,9 @@ class EnvironmentVariable:
 KERNELWRIGHT_CACHE = EnvironmentVariable(
     "KERNELWRIGHT_CACHE", "$XDG_CACHE_HOME/kernelwright, else ~/.cache/kernelwright",
     "Folder for compiled kernels, what was measured, and tracebacks.")
-CXX = EnvironmentVariable("CXX", "g++, else clang++, else c++", "The C++ compiler.")
+CXX = EnvironmentVariable("CXX", "g++", "The C++ compiler.")
 CC = EnvironmentVariable("CC", "cc", "The C compiler, of the target c.")
-NVCC = EnvironmentVariable("NVCC", "nvcc of CUDA_HOME, else of PATH", "The CUDA compiler.")
+NVCC = EnvironmentVariable("NVCC", "nvcc of PATH, else of CUDA_HOME", "The CUDA compiler.")
 NO_COLOR = EnvironmentVariable("NO_COLOR", "unset", "Any value turns colours off.")
 API_KEY = EnvironmentVariable("KERNELWRIGHT_API_KEY", "OPENAI_API_KEY, else the system's keyring",
                               "The key of the endpoint that `propose` asks.")

@@ -26,6 +26,8 @@ from kernelwright.cache import SCHEMA as CACHES
 from kernelwright.cache import Cache
 from kernelwright.deploy.wheel import SCHEMA as WHEELS
 from kernelwright.deploy.wheel import Wheel
+from kernelwright.doctor import SCHEMA as MACHINES
+from kernelwright.doctor import Machine
 from kernelwright.errors import KernelwrightError
 from kernelwright.fuzz.oracles import Outcome
 from kernelwright.fuzz.runner import Report
@@ -41,8 +43,10 @@ from kernelwright.roofline.devices import Device
 from kernelwright.serve import records as service
 from kernelwright.suite.judge_runner import SCHEMA as JUDGED
 from kernelwright.suite.judge_runner import Judged
+from kernelwright.suite.judge_runner import Summary as JudgedSummary
 from kernelwright.suite.results import IN_FULL, Record
 from kernelwright.suite.results import SCHEMA as RESULTS
+from kernelwright.suite.runner import Summary
 from kernelwright.timing import Timing
 from kernelwright.timing.rounds import Times
 from kernelwright.verify import Certificate
@@ -160,8 +164,11 @@ def schemas() -> dict[str, str]:
                      {Result: {*_LEFT_OUT[Result], "path"}, Mode: set(IN_FULL)})
     results.record(Result, version)
     record = results.record(Record, {"schema": {"const": RESULTS}})
-    candidates = Schema("kernelwright judge --set: a line of results.jsonl")
+    suite = Schema("kernelwright bench --json")
+    summary = suite.record(Summary, {"schema": {"const": 1}})
+    candidates = Schema("kernelwright judge --set: a line of results.jsonl, and the last one of --json")
     judged_line = candidates.record(Judged, {"schema": {"const": JUDGED}})
+    judged_summary = candidates.record(JudgedSummary, {"schema": {"const": JUDGED}})
     proposed = Schema("kernelwright propose --json, result.json of a run")
     proposed.record(Critique, {"schema": {"const": 1}})
     chosen = proposed.record(propose.ProposeResult, {"schema": {"const": propose.SCHEMA}})
@@ -169,9 +176,12 @@ def schemas() -> dict[str, str]:
     wheel = packed.record(Wheel, {"schema": {"const": WHEELS}})
     stored = Schema("kernelwright cache --json")
     cache = stored.record(Cache, {"schema": {"const": CACHES}})
-    served = Schema("kernelwright serve: what is submitted, and what it answers")
+    examined = Schema("kernelwright doctor --json")
+    machine = examined.record(Machine, {"schema": {"const": MACHINES}})
+    served = Schema("kernelwright serve: what is submitted, what it answers, and the lines of --json")
     answers = {"schema": {"const": service.SCHEMA}}
-    told = [served.record(kind, answers) for kind in (service.Status, service.Listing, service.Health)]
+    told = [served.record(kind, answers) for kind in (
+        service.Status, service.Listing, service.Health, service.Listening, service.Left)]
     fuzz = Schema("kernelwright fuzz --json")
     outcome = fuzz.fields(Outcome)
     one = fuzz_object({"schema": {"const": 1}, "path": _PLAIN[str], **outcome}, "Of one file.")
@@ -182,9 +192,11 @@ def schemas() -> dict[str, str]:
     return {
         "optimize.json": optimize.text(optimize.record(Result, version), optimize.failure()),
         "judge.json": verdicts.text(judged, verdicts.failure()),
-        "judged.json": candidates.text(judged_line),
+        "judged.json": candidates.text(judged_line, judged_summary, candidates.failure()),
         "propose.json": proposed.text(chosen, proposed.failure()),
         "results.json": results.text(record),
+        "bench.json": suite.text(summary, suite.failure()),
+        "doctor.json": examined.text(machine, examined.failure()),
         "package.json": packed.text(wheel, packed.failure()),
         "cache.json": stored.text(cache, stored.failure()),
         "serve.json": served.text(submission(served), *told, served.failure()),

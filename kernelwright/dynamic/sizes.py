@@ -17,7 +17,14 @@ from kernelwright.dynamic.formulas import Sizes
 from kernelwright.errors import DynamicSizesInvalid
 from kernelwright.problem import Problem
 from kernelwright.problem.arguments import forward_signature, received, split
+from kernelwright.problem.memory import amount, available_memory
 from kernelwright.settings import Axis, axis_of
+
+#: How many draws of the example's inputs stand behind each other along an axis; longer ones repeat them.
+MOST_DRAWS = 64
+#: A check holds as many times the memory of the inputs: them and those in float64, what the model gives, what the
+#: kernels give, and what is compared.
+_HELD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,22 @@ def sizes_of(asked: Sequence[str], model: nn.Module, example: Sequence[Any]) -> 
         name = f"size_{first.name}" if first.name else f"size_{first.argument}{first.number}"
         result.append(Size(name, first.low, first.high, size, tuple((place, axis.number) for axis, place, _ in axes),
                            first.argument))
+    _require_memory(asked, result, leaves)
     return tuple(result)
+
+
+def _require_memory(asked: Sequence[str], sizes: Sequence[Size], leaves: Sequence[Any]) -> None:
+    """See that the file can be checked where all sizes are the highest. Raises DynamicSizesInvalid (KW406)."""
+    highest: dict[int, int] = {}
+    for size in sizes:
+        for place, axis in size.places:
+            tensor = leaves[place]
+            highest[place] = highest.get(place, tensor.numel()) // tensor.shape[axis] * size.high
+    needed = _HELD * sum(count * leaves[place].element_size() for place, count in highest.items())
+    free = available_memory(leaves[next(iter(highest))].device) if highest else None
+    if free is not None and needed > free:
+        raise DynamicSizesInvalid(asked=", ".join(asked), found=f"to check the highest sizes takes {amount(needed)}, "
+                                  f"and {amount(free)} are free")
 
 
 def of_sizes(problem: Problem, sizes: Sequence[Size], point: Sizes) -> Problem:
@@ -107,13 +129,15 @@ def _resized(drawn: Any, wanted: Sequence[tuple[int, int]]) -> torch.Tensor:
     """A tensor with other sizes along some axes. drawn: the tensor of each draw."""
     first = drawn(0)
     counts = [-(-value // first.shape[axis]) for axis, value in wanted]
-    tensors = {places: drawn(number) for number, places in enumerate(itertools.product(*map(range, counts)))}
+    draws = [min(count, MOST_DRAWS) for count in counts]
+    tensors = {places: drawn(number) for number, places in enumerate(itertools.product(*map(range, draws)))}
     for number in reversed(range(len(wanted))):
         axis, value = wanted[number]
         joined: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for places, tensor in tensors.items():
             joined.setdefault(places[:number], []).append(tensor)
-        tensors = {places: torch.cat(parts, axis).narrow(axis, 0, value) for places, parts in joined.items()}
+        times = -(-counts[number] // draws[number])
+        tensors = {places: torch.cat(parts * times, axis).narrow(axis, 0, value) for places, parts in joined.items()}
     result = tensors[()]
     order = sorted(range(first.ndim), key=lambda axis: (-first.stride(axis), axis))  # as the example lies in memory
     laid = torch.empty([result.shape[axis] for axis in order], dtype=result.dtype, device=result.device)

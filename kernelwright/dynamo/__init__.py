@@ -8,20 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from kernelwright.errors import UnknownOption
-from kernelwright.settings import Settings
+from kernelwright.settings import Contractions, Effort, Launch, Precision, Settings
 
-#: The options of a backend, all of them fields of :class:`Settings`.
-OPTIONS = ("effort", "budget", "precision", "contractions", "launch")
+
+class BackendOptions(TypedDict, total=False):
+    """The options of a backend, all of them fields of :class:`Settings`."""
+
+    effort: Effort
+    budget: float | None
+    precision: Precision
+    contractions: Contractions
+    launch: Launch
+
+
+#: Their names.
+OPTIONS = tuple(BackendOptions.__annotations__)
 #: What stands in for options that are not given: who calls a model waits for its compiler.
 _DEFAULTS = Settings(effort="quick", baselines="none")
 
 
 def settings_of(options: Mapping[str, Any] | None) -> Settings:
     """The settings of a backend's options. Raises UnknownOption (KW404), InvalidOption (KW403)."""
-    given = dict(options or {})
+    given: dict[str, Any] = dict(options or {})
     unknown = next((name for name in given if name not in OPTIONS), None)
     if unknown is not None:
         raise UnknownOption(option=unknown, known=", ".join(OPTIONS))
@@ -42,7 +53,8 @@ def backend(graph_module: Any, example_inputs: list[Any], *, options: Mapping[st
     return served(graph_module, example_inputs, settings)
 
 
-def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None, **options: Any) -> Any:
+def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+            **options: Unpack[BackendOptions]) -> Any:
     """``torch.compile`` with our backend: of a module or a function, or as a decorator with options.
 
     fullgraph, dynamic: as torch.compile has them. options: ``effort``, ``budget``, ``precision``, ``contractions`` and
@@ -56,5 +68,6 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     """
     import torch
 
-    settings_of(options)
-    return torch.compile(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, options=options or None)
+    given: dict[str, Any] = {**options}
+    settings_of(given)
+    return torch.compile(model, fullgraph=fullgraph, dynamic=dynamic, backend=backend, options=given or None)

@@ -23,6 +23,7 @@ from kernelwright.pipeline import optimize
 from kernelwright.problem.inputs import fresh_copy
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.problem.seeds import seeded
+from kernelwright.progress import Progress
 from kernelwright.settings import Settings, Target
 from kernelwright.tune.budget import budget_of
 from kernelwright.tune.memory import machine, package_digest
@@ -194,7 +195,7 @@ class Served:
                            [h.name for h in self.model.held if h.is_parameter])
         arguments = [inputs[n] for n in self.model.arguments]
         result = optimize(model, [fresh_copy(v, v.device) if isinstance(v, torch.Tensor) else v for v in arguments],
-                          settings=self.settings)
+                          settings=self.settings, progress=Progress())
         if not any(mode.runs for mode in result.modes):
             log.info("No kernel pays in a graph. %s", " ".join(result.notes))
         return result.source

@@ -1,13 +1,20 @@
-"""Write the emitted file: whole or not at all, and never over another one unasked."""
+"""Write the emitted file: whole or not at all, and unasked over none but what an earlier run wrote and nobody changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kernelwright.errors import OutputExists, OutputFolderUnusable
+from kernelwright.errors import InvalidOption, OutputExists, OutputFolderUnusable
+from kernelwright.settings import cache_folder
+
+#: The folder of the cache whose files are named by the hashes of what was written.
+WRITTEN = "written"
 
 
 def default_path(model_or_path: Any) -> Path | None:
@@ -16,6 +23,40 @@ def default_path(model_or_path: Any) -> Path | None:
         return None
     path = Path(model_or_path)
     return path.with_name(f"{path.stem}_new.py")
+
+
+def check_not_read(path: Path | None, read: Any) -> None:
+    """See that what is to be written is not the file that is read: a model would be lost, however much ``--force`` is
+    given. Raises InvalidOption (KW403)."""
+    if path is None or not isinstance(read, (str, os.PathLike)):
+        return
+    with suppress(OSError):
+        if os.path.samefile(path, read):
+            raise InvalidOption(option="--output", value=repr(str(path)), choices="another file than the model's own",
+                                default="NAME_new.py")
+
+
+def is_as_written(path: Path, of: Any) -> bool:
+    """Whether a file is what an earlier run wrote of this model (a file's path, or a module), on this machine, to the
+    last byte: another run of the model may replace it unasked."""
+    with suppress(OSError):
+        return path.is_file() and (cache_folder() / WRITTEN / _digest(path, of)).exists()
+    return False
+
+
+def remember_written(path: Path, of: Any) -> None:
+    """Remember a file as it is now for :func:`is_as_written`. Where the cache folder can't be written to, it is a file
+    like any other."""
+    with suppress(OSError):
+        folder = cache_folder() / WRITTEN
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _digest(path, of)).touch()
+
+
+def _digest(path: Path, of: Any) -> str:
+    kind = type(of)
+    name = Path(of).resolve() if isinstance(of, (str, os.PathLike)) else f"{kind.__module__}.{kind.__qualname__}"
+    return hashlib.sha256(f"{name}\0".encode(errors="replace") + path.read_bytes()).hexdigest()
 
 
 def write_file(path: Path, text: str | bytes, *, force: bool) -> None:

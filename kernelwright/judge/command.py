@@ -11,7 +11,7 @@ from kernelwright.emit.write import write_file
 from kernelwright.judge.candidates import find_candidates
 from kernelwright.judge.records import JudgeResult
 from kernelwright.judge.settings import JudgeSettings
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, progress_of_python
 from kernelwright.settings import check_output
 
 
@@ -28,7 +28,8 @@ def judge_files(model: Path | str, given: Sequence[Path | str], settings: JudgeS
     >>> [(candidate.verdict, candidate.file.endswith("mine.py")) for candidate in judged.candidates]
     [('OK', True)]
     """
-    settings, progress = settings or JudgeSettings(), progress or Progress()
+    settings = settings or JudgeSettings()
+    progress = progress or progress_of_python(settings.quiet)
     candidates = find_candidates(Path(model), [Path(path) for path in given])
     if settings.known:
         settings = replace(settings, known=tuple(find_candidates(Path(model), settings.known)))

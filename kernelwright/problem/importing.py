@@ -40,8 +40,8 @@ def read_source(path: Path) -> str:
     if path.is_dir():
         raise NotAPythonFile(path=path, found="a folder")
     if path.suffix != ".py":
-        raise NotAPythonFile(path=path, found=f"its name ends in {path.suffix!r}" if path.suffix
-                             else "its name has no ending")
+        raise NotAPythonFile(path=path, found=f"a file whose name ends in {path.suffix!r}" if path.suffix
+                             else "a file whose name has no ending")
     try:
         text = importlib.util.decode_source(path.read_bytes())
     except OSError as exception:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kernelwright.emit.write import default_path, write_file
+from kernelwright.emit.write import check_not_read, default_path, write_file
 from kernelwright.errors import FileMissing, RunDiffers, RunMissing
 from kernelwright.progress import Progress
 from kernelwright.propose.analysis import Analysis
@@ -48,6 +48,7 @@ def propose(path: Path | str, settings: ProposeSettings, progress: Progress | No
         raise FileMissing(path=path, folder=Path.cwd())
     output = settings.output or default_path(path)
     assert output is not None
+    check_not_read(output, path)
     check_output(output, settings.force)
     folder = settings.record or path.with_name(f"{path.stem}_propose{'_replay' if settings.replay else ''}")
     if settings.answers:

@@ -70,6 +70,22 @@ class Listing(TypedDict):
     """What ``after`` has to be for those that follow; null where these are the last."""
 
 
+class Listening(TypedDict):
+    """The first line of ``serve --json``."""
+
+    schema: int
+    address: str
+    """Where it listens."""
+
+
+class Left(TypedDict):
+    """The last line of ``serve --json``, where no signal ended it at once."""
+
+    schema: int
+    waiting: int
+    """Submissions that wait for the next start."""
+
+
 class Health(TypedDict):
     """Answer to ``GET /v1/health``."""
 

@@ -21,7 +21,7 @@ from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.names import natural
 from kernelwright.processors import processors
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, about_left, time_in_words
 from kernelwright.report import units
 from kernelwright.report.layout import Page
 from kernelwright.settings import Settings
@@ -51,6 +51,26 @@ LIMIT_SECONDS = 3600.0
 PASSING = frozenset({"JUDGE-UNFIT", "JUDGE-BUSY", "JUDGE-ERROR"})
 #: Problems that the text lists one by one.
 MOST_LISTED = 60
+
+
+class Summary(TypedDict):
+    """The last line of ``judge --set --json``; the lines before are records."""
+
+    schema: int
+    output: str
+    """The folder of the results."""
+    results: str
+    """The file of records there."""
+    candidates: int
+    """How many the set has."""
+    judged: int
+    """How many were judged in this run; the others had results."""
+    seconds: float
+    """Wall time of this run."""
+    exit_status: int
+    """As of ``judge``."""
+    verdicts: dict[str, int]
+    """How many candidates have each verdict."""
 
 
 class Judged(TypedDict):
@@ -105,7 +125,7 @@ class SetResult:
             return NOT_JUDGED
         return PASSED if all(verdict.passed for verdict in verdicts) else NOT_PASSED
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Summary:
         """The summary as plain data; the records themselves stand in ``results.jsonl``."""
         return {"schema": SCHEMA, "output": str(self.folder), "results": FILE, "candidates": len(self.records),
                 "judged": self.judged, "seconds": self.seconds, "exit_status": self.exit_status,
@@ -309,15 +329,12 @@ class _Driver:
 
     def _say(self, name: str, result: Mapping[str, Any]) -> None:
         left, seconds = len(self.missing), time.monotonic() - self.began
-        ends = f"about {_minutes(seconds / self.judged * left)} left" if left else "that is all"
+        ends = about_left(seconds, self.judged, left) if left else "that is all"
         over = ((result.get("timing") or {}).get("speedup") or {}).get("value")
         speed = f", {units.digits(over)}x over eager" if isinstance(over, float) else ""
         self.progress.say(f"[{self.judged}/{self.judged + left}] {name}: {result['verdict']}{speed}; {ends}")
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min" if seconds < 5400 else \
-        f"{seconds / 3600:.1f} h"
 
 
 def render_text(result: SetResult, *, colour: bool, width: int) -> str:
@@ -338,7 +355,7 @@ def render_text(result: SetResult, *, colour: bool, width: int) -> str:
         page.paragraph(f"{len(rows) - MOST_LISTED} more in {FILE}", "dim")
     page.paragraph("")
     page.paragraph(f"Results are in {result.folder / FILE} ({result.judged} candidates were judged in "
-                   f"{_minutes(result.seconds)}).", indent=0)
+                   f"{time_in_words(result.seconds)}).", indent=0)
     return page.text()
 
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 from kernelwright.names import natural
-from kernelwright.progress import Progress
+from kernelwright.progress import Progress, about_left
 from kernelwright.suite import proposals
 from kernelwright.suite.devices import find_queues, share_cores, workers_per_device
 from kernelwright.suite.jobs import Job, find_jobs, longest_first
@@ -29,6 +29,38 @@ from kernelwright.timing.baselines import EAGER
 PAGE = "page.html"
 #: Exit status of a suite in which not every problem is verified.
 NOT_ALL_VERIFIED = 1
+
+
+class Outcome(TypedDict):
+    """What became of one problem, in the summary of a suite."""
+
+    problem: str
+    """Path below the folder of problems, without ``.py``."""
+    state: str
+    """As in its record."""
+    seconds: float
+    """Wall time from hand-out to result."""
+    code: str | None
+    """Of its error, if it has one."""
+
+
+class Summary(TypedDict):
+    """What ``bench --json`` prints; the records themselves stand in ``results``."""
+
+    schema: int
+    output: str
+    """The folder of everything else."""
+    results: str
+    """The file of records there."""
+    page: str
+    """The page of scores there; of candidates of language models, the tables."""
+    ran: int
+    """Problems that ran in this run; the others had results."""
+    seconds: float
+    """Wall time of this run."""
+    states: dict[str, int]
+    """How many problems there are in each state."""
+    problems: list[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +80,11 @@ class SuiteResult:
         """0 if every problem is verified, else 1."""
         return 0 if all(record["state"] == VERIFIED for record in self.records) else NOT_ALL_VERIFIED
 
-    def as_json(self) -> dict[str, Any]:
-        """The summary as plain data; the records themselves stand in ``results.jsonl``."""
-        problems = [{"problem": record["problem"], "state": record["state"], "seconds": record["seconds"],
-                     "code": (record["error"] or {}).get("code")} for record in self.records]
+    def as_json(self) -> Summary:
+        """The document of ``--json``."""
+        problems: list[Outcome] = [
+            {"problem": record["problem"], "state": record["state"], "seconds": record["seconds"],
+             "code": (record["error"] or {}).get("code")} for record in self.records]
         page = proposals.FILE if self.proposed else PAGE
         return {"schema": 1, "output": str(self.folder), "results": FILE, "page": page, "ran": self.ran,
                 "seconds": self.seconds, "states": dict(Counter(entry["state"] for entry in problems)),
@@ -106,7 +139,12 @@ def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, 
         scheduler = Scheduler(queues, options, options.output.resolve(), scratch, per_device, finished, part)
         try:
             scheduler.add(jobs)
-            while scheduler.open:
+            began = time.monotonic()
+            while (left := scheduler.open) > 0:
+                done = len(jobs) - left
+                at = ", ".join(f"{name}: {stage}" for name, stage in scheduler.stages().items())
+                progress.working("; ".join(filter(None, (about_left(time.monotonic() - began, done, left), at))),
+                                 max(0, done), len(jobs))
                 scheduler.step()
         finally:
             with _undisturbed():

@@ -148,7 +148,7 @@ class _Stages(Progress):
         self.names: list[str] = []
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str, of: str = "") -> Iterator[None]:
         self.names.append(name)
         self.say_line(say="stage", stage=name)
         try:

@@ -20,6 +20,7 @@ from torch import nn
 
 from kernelwright.device_lock import clock, locked_device
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.progress import doing
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
 from kernelwright.timing.graphed import graph_of
@@ -325,6 +326,7 @@ def time_model(
     for name, options in compilers.items():
         limit = (compile_limit_seconds - (compile_seconds or 0.0)) * parts[name] / sum(parts.values())
         del parts[name]
+        doing(f"{name} is recorded" if options is None else f"{name} compiles, {limit:.0f} s at most")
         if options is None:
             compiled = graphed_baseline(model, inputs)
         else:
@@ -334,6 +336,7 @@ def time_model(
             failures[name] = compiled.reason
         else:
             callables[name] = compiled.call
+    doing(f"{', '.join(callables)}, in turn" if candidate is None else f"ModelNew, {', '.join(callables)}, in turn")
     if candidate is not None:
         callables[CANDIDATE] = module_callable(candidate, inputs)
         if direct is not None:

@@ -17,6 +17,7 @@ from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.ir.node import Node
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.processors import share_of_processors
+from kernelwright.progress import counted
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
 from kernelwright.tune.budget import Budget
@@ -52,6 +53,7 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     longest = 0.0
     keys = list(cases)
     while keys and ends - clock() > longest:
+        counted(len(cases) - len(keys), len(cases))
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
         first, others, partly = {}, {}, set[str]()
         if ends < inf and ends - begun < _compiling((cases[key] for key in now), there):

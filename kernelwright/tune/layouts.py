@@ -24,6 +24,7 @@ from kernelwright.plan.layouts.channels_last import below_views, can_be_channels
 from kernelwright.plan.planner import ALONE, make_plan
 from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.progress import counted
 from kernelwright.roofline.cost import node_seconds, node_work
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.clock import without_collector
@@ -67,6 +68,7 @@ def convolution_seconds(plan: Plan, device: torch.device, budget_seconds: float)
     try:
         with locked_device(), without_collector(), torch.no_grad():
             for place, form in enumerate(waiting):
+                counted(place, len(waiting))
                 key = repr((machine(device), _tf32(), form))
                 known = recall(_KIND, key)
                 if known is None and (left := ends - clock()) > 0.0:

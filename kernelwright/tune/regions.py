@@ -25,6 +25,7 @@ from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.kernels import Attention, BatchedProduct, Extremum, LoopKernel, Recurrence, Scan
 from kernelwright.plan.records import KernelStep, Plan
 from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.progress import counted
 from kernelwright.records import RegionUse
 from kernelwright.roofline.cost import node_seconds
 from kernelwright.roofline.devices import Device
@@ -95,6 +96,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
     waiting = sorted(missing, key=lambda form: -missing[form])
     longest, disturbed = 0.0, dict[Hashable, bool]()
     while waiting and (left := ends - clock()) > longest:
+        counted(len(missing) - len(waiting), len(missing))
         begun, now = clock(), waiting[:_TOGETHER]
         parts = dict(zip(now, _built([alike[form][0] for form in now], target), strict=True))
         each = min(_MOST_SECONDS, left / len(waiting)) * len(now)

@@ -15,6 +15,7 @@ from kernelwright.device_lock import clock
 from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.problem.seeds import others_kept
 from kernelwright.problem.state import in_mode_of
+from kernelwright.progress import counted
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradient_checks import GradientChecks
 from kernelwright.verify.kept import Kept
@@ -252,6 +253,7 @@ def _certify(
         if trial_plan in done:
             continue
         place = len(trials) + len(skipped)
+        counted(place, len(plan.trials))
         left = budget * (3 if place < plan.wanted else 1) - (clock() - started)
         if place >= plan.required and trials and estimate > left:
             skipped.append(

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from schemas import assert_fits
 
-from kernelwright.roofline import doctor as doctor_module
+from kernelwright import doctor as doctor_module
 from kernelwright.roofline import peaks
 from kernelwright.roofline.devices import (
     A100_80,
@@ -133,24 +134,77 @@ def test_a_cache_that_cannot_be_written_is_no_error(cache, monkeypatch: pytest.M
     assert peaks.measured_cpu().read == H200.read
 
 
-def test_the_report(cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(H200, kind="cpu"))
+@pytest.fixture
+def bare(cache, monkeypatch: pytest.MonkeyPatch):
+    """A machine with nothing but PyTorch."""
+    monkeypatch.setattr(peaks, "measure_cpu", lambda *_: replace(H200, name="a processor", kind="cpu"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("CXX", "CC", "NVCC"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(cache))
-    monkeypatch.setattr(doctor_module, "compiler_version", lambda name: "not found")
+    monkeypatch.setenv("CUDA_HOME", str(cache))
+    return cache
+
+
+def program(folder, name: str, version: str = "1.2") -> None:
+    (folder / name).write_text(f"#!/bin/sh\necho Some heading\necho {name} version {version}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_machine_that_lacks_a_compiler_is_told_what_that_costs(bare) -> None:
     machine = doctor_module.doctor()
-    text = machine.text()
-    assert torch.__version__ in text and "read 4380 GB/s" in text and "figures for 132 threads" in text
-    assert "No C++ compiler" in text
-    assert json.loads(json.dumps(machine.to_json()))["devices"][0]["kind"] == "cpu"
+    first, text = machine.render().splitlines()[0], machine.render(400)
+    assert first.startswith("Not ready: no C++ compiler, so that no kernel is built") and machine.verdict == first
+    assert torch.__version__ in text and "read 4380 GB/s" in text and "a processor, 132 threads" in text
+    lacking = {missing.name: missing for missing in machine.missing}
+    assert {"C++ compiler", "CUDA device", "nvcc", "C compiler"} <= set(lacking)
+    assert [name for name, missing in lacking.items() if missing.needed] == ["C++ compiler"]
+    for missing in machine.missing:
+        assert f"  {missing.name}" in text and missing.sentence() in text and missing.cost
+    assert "set CXX to the path of one" in lacking["C++ compiler"].fix and machine.compilers.keys() <= {"ninja"}
+    assert_fits(machine.to_json(), "doctor")
 
 
-def test_compilers_are_found_with_their_versions(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "clang++"
-    fake.write_text("#!/bin/sh\necho Some heading\necho clang version 17.0.6\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert doctor_module.compiler_version("clang++") == f"clang version 17.0.6 ({fake})"
-    assert doctor_module.compiler_version("no-such-compiler") == "not found"
+def test_a_report_has_what_the_device_has_and_fits(bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(bare, "g++", "12.2.0")
+    machine = doctor_module.doctor()
+    text = machine.render(60)
+    assert text.startswith("Ready: kernels for a processor are built")
+    assert f"g++ version 12.2.0 ({bare}/g++)" in " ".join(text.split())
+    assert "products TF32" not in text and "products TF32" in replace(machine, devices=(H200,)).render(60)
+    cuts = [line for line in text.splitlines() if len(line) > 60]
+    assert all(str(bare) in line or "http" in line for line in cuts), cuts  # a path is one word
+    assert "Other programs" not in text and "Other programs" in replace(machine, measured_busy=True).render(60)
+    fake = SimpleNamespace(name="NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: fake)
+    monkeypatch.setattr(doctor_module, "measured_cuda", lambda index, refresh: H200)
+    without = doctor_module.doctor()
+    assert without.verdict == ("Ready: kernels for a processor are built, checked and timed here; none for the GPU, as "
+                               "there is no nvcc.")
+    program(bare, "nvcc", "13.0")
+    both = doctor_module.doctor()
+    assert both.verdict == "Ready: kernels for a processor and NVIDIA H200 are built, checked and timed here."
+    assert "CUDA device" not in {missing.name for missing in both.missing} and "nvcc version 13.0" in both.render(400)
+    assert_fits(both.to_json(), "doctor")
+
+
+def test_figures_of_a_busy_machine_are_said_to_be(bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where threads waited while they were measured, and not where they were read."""
+    program(bare, "g++")
+    told = iter([{"1": 0.0}, {"1": 9.0}, {"1": 9.0}] * 2)
+    monkeypatch.setattr(doctor_module, "waits", lambda: next(told))
+    monkeypatch.setattr(doctor_module, "_LEAST_MEASURED", 0.0)
+    assert doctor_module.doctor().measured_busy
+    monkeypatch.setattr(doctor_module, "_LEAST_MEASURED", 60.0)
+    assert not doctor_module.doctor().measured_busy
+
+
+def test_programs_are_told_with_their_versions(tmp_path) -> None:
+    program(tmp_path, "clang++", "17.0.6")
+    assert doctor_module.version_of(str(tmp_path / "clang++")) == f"clang++ version 17.0.6 ({tmp_path}/clang++)"
+    assert doctor_module.version_of("/no/such/compiler") == "does not run (/no/such/compiler)"
 
 
 def test_without_a_gpu_cuda_is_the_generic_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import kernelwright
 from kernelwright import emulated, errors, pipeline, programs, selection, truths, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
+from kernelwright.emit.write import is_as_written
 from kernelwright.report import as_json, render_explanation, render_text
 from kernelwright.roofline.devices import GENERIC_CPU
 
@@ -96,11 +97,22 @@ def test_module_of_the_result(done):
         assert_like(result.module(x), old(x))
 
 
-def test_an_existing_file_is_kept(done):
+def test_an_existing_file_is_kept(done, tmp_path):
+    """But for what a run of the same model wrote, to the last byte."""
     path, result = done
+    assert is_as_written(result.path, path) and is_as_written(result.path, str(path))
+    assert not is_as_written(result.path, tmp_path / "other.py")
     with pytest.raises(errors.OutputExists):
-        kernelwright.optimize(path, effort="quick", target="cpp")
-    assert result.path.read_text() == result.source
+        kernelwright.optimize(torch.nn.ReLU(), inputs=(torch.ones(2),), output=result.path)
+    text = result.path.read_text()
+    assert text == result.source
+    try:
+        result.path.write_text(text + "# mine\n")
+        assert not is_as_written(result.path, path)
+        with pytest.raises(errors.OutputExists):
+            kernelwright.optimize(path, effort="quick", target="cpp")
+    finally:
+        result.path.write_text(text)
 
 
 def test_failures_write_nothing(done, tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", 
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
          "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths", "verified",
          "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "pipeline", "dynamo", "judge", "propose",
-         "suite", "serve", "fuzz", "cache", "__init__", "cli_options", "cli_frame", "cli", "__main__")
+         "suite", "serve", "fuzz", "cache", "doctor", "__init__", "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
                "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")

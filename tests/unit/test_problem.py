@@ -282,7 +282,7 @@ def test_path_errors(tmp_path: Path, write: Write) -> None:
         load_problem(tmp_path / "none.py")
     with pytest.raises(errors.NotAPythonFile, match="a folder"):
         load_problem(tmp_path)
-    with pytest.raises(errors.NotAPythonFile, match=r"'\.txt'"):
+    with pytest.raises(errors.NotAPythonFile, match=r"it is a file whose name ends in '\.txt'"):
         load_problem(write("x", "problem.txt"))
     (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(errors.NotAPythonFile, match="not text"):

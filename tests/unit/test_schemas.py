@@ -15,6 +15,7 @@ from test_report import CONTRACTION, KERNEL, certificate, mode, result, timing
 from test_scores import EVIL
 
 from kernelwright import errors
+from kernelwright.cli import app
 from kernelwright.judge.records import Finding
 from kernelwright.report import as_json
 
@@ -45,7 +46,14 @@ def test_documents_of_the_judge():
     assert_fits(all_kinds().to_json(), "judge")
 
 
-@pytest.mark.parametrize("name", ["optimize", "judge", "propose", "fuzz"])
+def test_every_command_has_a_schema():
+    titles = [json.loads(text)["title"] for text in regenerate.schema_texts().values()]
+    for command in app.registered_commands:
+        name = command.callback.__name__
+        assert [title for title in titles if f"kernelwright {name}" in title and "--json" in title], name
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.iterdir() if path.stem != "results"))
 def test_errors_are_documents(name, tmp_path):
     for error in (errors.FileMissing(path="a.py", folder="b"),
                   errors.InternalError.wrap(ValueError(EVIL), ["kernelwright"], tmp_path)):

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -22,7 +23,7 @@ from kernelwright.dynamic.conditions import lookup
 from kernelwright.dynamic.programs import ModeOfSizes, kernel_names, with_workspace
 from kernelwright.dynamic.records import Differs
 from kernelwright.dynamic.replan import planned_at, template_of
-from kernelwright.dynamic.sizes import sizes_of
+from kernelwright.dynamic.sizes import MOST_DRAWS, inputs_like, of_sizes, sizes_of
 from kernelwright.errors import DynamicSizesInvalid, InvalidOption
 from kernelwright.programs import Stages, new_model
 from kernelwright.progress import Progress
@@ -333,6 +334,7 @@ def test_deviations_over_a_size_are_served() -> None:
 @pytest.mark.parametrize(("asked", "found"), [
     (["y:0=1..9"], "no argument y"), (["x:2=1..9"], "axes, from 0 on"), (["x:0=9..12"], "outside of the range"),
     (["gate:0=1..9", "x:1=batch:1..40", "x:0=batch:1..40"], "same name"), (["factor:0=1..9"], "is no tensor"),
+    (["x:0=1..99999999999999"], "to check the highest sizes takes"),
 ])
 def test_sizes_that_fit_no_argument_are_coded_errors(asked, found) -> None:
     class Scaled(nn.Module):
@@ -344,11 +346,30 @@ def test_sizes_that_fit_no_argument_are_coded_errors(asked, found) -> None:
     assert caught.value.code == "KW406"
 
 
+def test_long_axes_repeat_few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inputs of a range of millions are made at once, and lie as the example's."""
+    model, seeds = Softmax(), []
+
+    def build(seed: int) -> list[torch.Tensor]:
+        seeds.append(seed)
+        return [torch.full((3, 2), float(len(seeds))).t()]
+
+    problem = replace(kernelwright.load_problem(model, inputs=build(0)), build_inputs=build)
+    (size,) = sizes_of(["x:0=1..4000000"], model, build(0))
+    seeds.clear()
+    (long,) = of_sizes(problem, (size,), (3_000_001,)).build_inputs(5)
+    assert long.shape == (3_000_001, 3) and len(seeds) == MOST_DRAWS == len(set(seeds))
+    assert long.stride() == (1, 3_000_001) and set(long[:, 0].tolist()) == {float(n + 1) for n in range(MOST_DRAWS)}
+    (same,) = inputs_like(problem, build(0), (size,), (3_000_001,))
+    assert same.shape == long.shape and len(set(same[:, 0].tolist())) == 1
+
+
 @pytest.mark.parametrize("dynamic", ["x=1..4", ["x:0=4..1"], ["x:0=0..4"], {"x": {0: (1,)}}, {"x": (1, 4)}, 7,
                                      ["x:0=1..4", "x:0=1..5"]])
 def test_sizes_that_are_none_are_coded_errors(dynamic) -> None:
-    with pytest.raises(InvalidOption, match="--dynamic"):
+    with pytest.raises(InvalidOption, match="--dynamic") as caught:
         Settings(dynamic=dynamic)
+    assert "('" not in str(caught.value)  # as they were typed
 
 
 def test_sizes_are_texts_however_they_are_given() -> None:

@@ -357,7 +357,7 @@ def test_the_command_streams_verdicts_and_ends_with_a_summary(tmp_path: Path) ->
     first = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert first.returncode == 3, first.stderr
     *records, summary = [json.loads(line) for line in first.stdout.splitlines()]
-    for record in records:
+    for record in (*records, summary):
         assert_fits(record, "judged")
     assert {r["id"]: r["verdict"] for r in records} == {
         "p/right": "OK", "p/wrong": "WRONG-NUMERIC", "p/text": "BUILD-SYNTAX", "broken/a": "JUDGE-ERROR"}

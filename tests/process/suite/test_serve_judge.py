@@ -58,7 +58,9 @@ def test_two_clients_and_the_judge(tmp_path: Path) -> None:
     service = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert service.stdout is not None
-        address = json.loads(service.stdout.readline())["address"]
+        listening = json.loads(service.stdout.readline())
+        assert_fits(listening, "serve")
+        address = listening["address"]
         ann = Client(address, "a-token-of-ann-0123", timeout=PATIENCE)
         bob = Client(address, "a-token-of-bob-4567", timeout=PATIENCE)
         right = ann.submit(MODEL, CANDIDATE.replace("FACTOR", "2.0"), verdict_only=True)

@@ -18,6 +18,7 @@ from places import ROOT, TESTS
 from schemas import assert_fits
 
 from kernelwright import device_lock, errors
+from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 from kernelwright.suite import processes
 from kernelwright.suite.device_queue import DeviceQueue
@@ -57,14 +58,9 @@ def run(folder: Path, **changes: object) -> dict[str, dict]:
     """Run the problems of a folder; the records by problem."""
     chosen = options(folder, **changes)
     records: list[dict] = []
-    run_locally(find_jobs(folder, (), chosen.output), chosen, records.append, _Silent())
+    run_locally(find_jobs(folder, (), chosen.output), chosen, records.append, Progress())
     assert len({record["problem"] for record in records}) == len(records)
     return {record["problem"]: record for record in records}
-
-
-class _Silent:
-    def say(self, text: str) -> None:
-        """Nothing."""
 
 
 def on_one_device(folder: Path, queue: DeviceQueue, workers: int) -> dict[str, dict]:
@@ -127,6 +123,28 @@ def test_what_took_long_starts_first(tmp_path):
 def test_wrong_options_are_coded_errors(wrong):
     with pytest.raises(errors.InvalidOption):
         SuiteOptions(**wrong)
+
+
+class Watching(Progress):
+    """Keeps what it was told of problems that run."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+
+    def working(self, text: str, done: int, total: int) -> None:
+        self.seen.append((text, done, total))
+
+
+def test_what_runs_is_shown(tmp_path):
+    """Which problems, at which stage, how many of all are done, and about how long the rest takes."""
+    chosen = options(write(tmp_path, a="time.sleep(0.5)", b="time.sleep(0.5)", c="time.sleep(0.5)"), workers=1)
+    watching = Watching()
+    run_locally(find_jobs(tmp_path, (), chosen.output), chosen, lambda record: None, watching)
+    said = [(done, text) for text, done, total in watching.seen if total == 3]
+    assert len(said) == len(watching.seen) and {done for done, _ in said} == {0, 1, 2}
+    for done, name in enumerate("abc"):
+        assert any(text.endswith(f"{name}: build") for at, text in said if at == done)
+    assert all(("left" in text) is (done > 0) for done, text in said)
 
 
 # ---- results on disk -------------------------------------------------------------------------------
@@ -560,6 +578,7 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
     assert done.returncode == 1, done.stderr
     summary = json.loads(done.stdout)
     assert summary["states"] == {"verified": 1, "crashed": 1}
+    assert_fits(summary, "bench")
     assert [entry["problem"] for entry in summary["problems"]] == ["level1/2_good", "level1/10_aborts"]
     emitted = tmp_path / "out" / "level1" / "2_good_new.py"
     assert "width = 64" in emitted.read_text()

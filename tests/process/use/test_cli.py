@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import typer
 from clocks import PATIENCE
 from places import ROOT
+from schemas import assert_fits
 
 import kernelwright
 from kernelwright import cli
@@ -91,7 +93,7 @@ def refused(done: subprocess.CompletedProcess[str], code: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help"),
-                                       ("judge", "--help")])
+                                       ("judge", "--help"), ("cache",)])
 def test_starts_without_pytorch(command, arguments):
     done = command(*arguments, python=("-X", "importtime"))
     assert done.returncode == 0
@@ -199,6 +201,29 @@ def test_existing_output_is_kept(command, tmp_path):
     assert done.returncode == 2
     assert "error KW402: " in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "KW402"
+    assert snapshot(tmp_path) == before
+
+
+def test_the_same_command_again_replaces_what_it_wrote(command, tmp_path):
+    """And nothing that somebody changed since, nor the model's own file, whatever is forced."""
+    path = problem(tmp_path, PASSES, INPUTS)
+    again = ("optimize", path, "--report", "page.html", "--trace", "trace.json", "--target", "cpp", "--effort", "quick",
+             "--baselines", "none", "--quiet")
+    for _ in range(2):
+        done = command(*again)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "page.html").write_text("precious\n")
+    refused(command(*again), "KW402")
+    (tmp_path / "page.html").unlink()
+    (tmp_path / "problem_new.py").write_text((tmp_path / "problem_new.py").read_text() + "# mine\n")
+    before = snapshot(tmp_path)
+    done = command(*again)
+    refused(done, "KW402")
+    assert "problem_new.py exists" in done.stderr
+    (tmp_path / "other.py").symlink_to(path)
+    for output in (path, tmp_path / "other.py"):
+        refused(command("optimize", path, "-o", output, "--force"), "KW403")
+    (tmp_path / "other.py").unlink()
     assert snapshot(tmp_path) == before
 
 
@@ -328,7 +353,8 @@ def test_doctor(command):
     done = command("doctor", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["schema"] == 1 and document["devices"][0]["read"] > 0
+    assert document["devices"][0]["read"] > 0
+    assert_fits(document, "doctor")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="nothing tells what a process has started")
@@ -364,6 +390,33 @@ def test_examples_of_help_are_command_lines() -> None:
             with command.make_context(name, arguments) as context:
                 always = "json" if name in ("bench", "doctor", "fuzz", "cache", "serve") else "path"
                 assert context.params[always] is not None
+
+
+_COMPLETED = """
+source <(kernelwright --show-completion)
+COMP_WORDS=({words})
+COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+_kernelwright_completion kernelwright
+echo "${{COMPREPLY[*]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the shell that is asked")
+@pytest.mark.parametrize(("typed", "offered"), [
+    ("opt", "optimize"), ("fu", ""), ("optimize model.py --dt", "--dtypes"),
+    ("optimize model.py --effort ''", "quick normal thorough"), ("judge a.py b.py --precision a", "any"),
+    ("judge a.py b.py --rules kernelbench,f", "kernelbench,flashinfer"),
+    ("optimize model.py --dtypes float16,b", "float16,bfloat16"),
+    ("cache ex", "export"), ("cache clear --only t", "times tracebacks"), ("optimize exa", "")])
+def test_shells_complete(tmp_path: Path, typed: str, offered: str) -> None:
+    """Commands, options, and the words that an option takes; where nothing is offered the shell completes files."""
+    program = tmp_path / "kernelwright"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kernelwright "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(["bash", "--norc", "-c", _COMPLETED.format(words=f"kernelwright {typed}")], timeout=PATIENCE,
+                          capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.stdout.split() == offered.split(), done.stderr
 
 
 _FIRST = """

@@ -135,6 +135,9 @@ kernelwright.optimize("model.py", precision="exact")
 kernelwright.explain("model.py", target="metal")
 kernelwright.Settings(baselines="some")
 kernelwright.JudgeSettings(effort="long")
+kernelwright.compile(nn.ReLU(), effort="quick", budget=20)
+kernelwright.compile(nn.ReLU(), efort="quick")
+kernelwright.compile(nn.ReLU(), effort="slow")
 """
 
 
@@ -152,7 +155,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
              if "uses.py:" in line and "ERROR" in line}
     lines = _TYPED.splitlines()
     expected = {number for number, line in enumerate(lines, 1) if any(
-        word in line for word in ("efort", '"exact"', '"metal"', '"some"', '"long"'))}
+        word in line for word in ("efort", '"exact"', '"metal"', '"some"', '"long"', '"slow"'))}
     assert wrong == expected, done.stdout + done.stderr
 
 
