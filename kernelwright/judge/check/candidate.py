@@ -20,6 +20,7 @@ from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
 from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, loses_range, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
+from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.check.variants import check_variants, variants
 from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
@@ -134,6 +135,10 @@ class Checker:
                 found = replace(found, verdict="JUDGE-NO-DEVICE", reason="Its CUDA kernels take too long by emulation "
                                 "on the CPU, and there is no GPU here.",
                                 fix="Judge it where there is a GPU, or with --tiny.")
+            if emulation is None and is_wanted(found, self.settings, self.problem.device):
+                found = seconds.during("sanitize", lambda: with_sanitizer(
+                    found, path, text, self.problem, self.profile.seed, self.profile.training, libraries, self.limits,
+                    self.settings, self.budget.sanitize))
             if self.settings.other_rules and VERDICTS[found.verdict].family not in ("BUILD", "JUDGE"):
                 found = seconds.during("rules", lambda: self._with_other_rules(
                     found, path, worker, emulation, libraries))
