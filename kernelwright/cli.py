@@ -398,6 +398,8 @@ def serve(
     stage_limit: options.LimitOfStages = None,
     memory: options.CandidateMemory = None,
     devices: options.Devices = "",
+    runner: options.Runner = "local",
+    address: options.Address = "",
     target: options.Place = "auto",
     threads: options.Threads = None,
     json: options.Json = False,
@@ -409,8 +411,8 @@ def serve(
         from kernelwright.serve.command import serve as run
 
         left = run(progress, line, json, host=host, port=port, folder=folder, tokens=tokens, problems=problems,
-                   workers=workers, queue=queue, limit=limit, stage_limit=stage_limit, memory=memory,
-                   devices=tuple(filter(None, devices.split(","))), target=target, threads=threads)
+                   workers=workers, queue=queue, limit=limit, stage_limit=stage_limit, memory=memory, target=target,
+                   devices=tuple(filter(None, devices.split(","))), threads=threads, runner=runner, address=address)
         return lambda: f"{left} submissions wait", lambda: {"schema": 1, "waiting": left}
 
     line = cli_frame.line_writer()
