@@ -164,6 +164,9 @@ Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTor
 NoTime = Annotated[bool, typer.Option("--no-time", help="No times and no ranks; what is wrong is diagnosed.")]
 VerdictOnly = Annotated[bool, typer.Option(
     "--verdict-only", help="Verdicts in seconds beyond the build: no times, no diagnosis, a short check.")]
+Sanitize = Annotated[str, typer.Option(
+    "--sanitize", metavar="auto|off|on", help="Run kernels of candidates that pass under compute-sanitizer, on a GPU; "
+    "auto: where it is there, and not with --verdict-only.")]
 DiagnoseBudget = Annotated[float | None, typer.Option(
     "--diagnose-budget", metavar="SECONDS", help="How long a wrong candidate's diagnosis may take; 0: none; by default "
     "by the effort.")]

@@ -17,6 +17,7 @@ from kernelwright.settings import Effort, Target, settings_of
 from kernelwright.verify.plain import plain
 
 PRECISIONS = ("match", "strict", "any")
+SANITIZE = ("auto", "off", "on")
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
@@ -60,6 +61,9 @@ class JudgeSettings:
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
     """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
+    sanitize: Literal["auto", "off", "on"] = "auto"
+    """Whether the kernels of candidates that pass run under compute-sanitizer, on a GPU. auto: where it is there, and
+    not with ``verdict_only``; on: always, and what could not be looked at limits a candidate."""
     rules: str = rule_sets.OWN
     """kernelwright: our own verdict alone; kernelbench, flashinfer, several with commas between them, or all: what the
     rules of others say stands beside it."""
@@ -87,6 +91,8 @@ class JudgeSettings:
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
+        if self.sanitize not in SANITIZE:
+            raise _invalid("sanitize", self.sanitize, " or ".join(SANITIZE), SANITIZE[0])
         try:
             rule_sets.chosen(self.rules)
         except (ValueError, AttributeError):

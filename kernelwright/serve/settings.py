@@ -10,6 +10,7 @@ from kernelwright.errors import InvalidOption, TokensMissing
 from kernelwright.serve.tokens import Tokens, read_tokens
 from kernelwright.settings import Target
 from kernelwright.suite.judge_runner import WORK
+from kernelwright.suite.options import RUNNERS
 
 PORT, FOLDER, QUEUE, LIMIT_SECONDS = 8750, Path("judge_service"), 1000, 900.0
 
@@ -44,12 +45,18 @@ class ServeSettings:
     """As of ``judge``."""
     threads: int | None = None
     """CPU threads of model and candidates; None: PyTorch's number."""
+    runner: str = "local"
+    """``local``: this machine's devices judge; ``ray``: those of a Ray cluster."""
+    address: str = ""
+    """Address of a Ray cluster; "": the one that this machine belongs to, else a new one on it."""
     work: str = WORK
     """``module:function`` that does the work of one job in its process."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise _invalid("port", self.port, "a number from 0 to 65535", PORT)
+        if self.runner not in RUNNERS:
+            raise _invalid("runner", self.runner, " or ".join(RUNNERS), RUNNERS[0])
         if not 1 <= self.queue <= 1_000_000:
             raise _invalid("queue", self.queue, "a whole number from 1 to 1000000", QUEUE)
 
