@@ -25,6 +25,7 @@ settings.load_profile("kernelwright")
 
 # PyTorch traces what it compiles, with stacks and graphs as text, for whoever listens: pytest listens to all loggers
 # that keep to themselves. The package has loaded it by now.
+logging.getLogger("torch.__trace").handlers.clear()
 logging.getLogger("torch.__trace").propagate = True
 
 _numbers = itertools.count()
