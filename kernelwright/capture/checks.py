@@ -57,7 +57,7 @@ def _of_its_axis(node: Node) -> list[Node]:
     if node.op == "one_hot":
         return _below(x, node["count"])
     axes = node["axes"] if node.op == "taken" else (node["axis"],)
-    return [n for axis, index in zip(axes, indices, strict=True)
+    return [n for axis, index in zip(axes, indices[:len(axes)], strict=True)
             for n in _below(index, x.shape[axis], wraps=node.get("wraps", False))]
 
 
@@ -73,7 +73,7 @@ _DIVISIONS = ("floor_divide", "trunc_divide", "remainder", "fmod")
 _CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {
     "binary_cross_entropy": _of_probabilities,
     **dict.fromkeys(_DIVISIONS, _by_no_zero),
-    **dict.fromkeys(("taken", "gather", "one_hot"), _of_its_axis),
+    **dict.fromkeys(("taken", "gather", "scattered", "one_hot"), _of_its_axis),
 }
 
 

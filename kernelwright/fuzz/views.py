@@ -211,6 +211,15 @@ def _interpolate(d: Draw, x: Value) -> None:
     d.emit(f"F.interpolate({x}, {to}, mode='{mode}'{corners})", bits=x.bits)
 
 
+@production("scattered", 0.5, (1, 4))
+def _scattered(d: Draw, x: Value) -> None:
+    axis, count = d.number(0, x.rank - 1), d.number(1, 9)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1:])
+    source, kind = d.input(shape), d.one_of(["scatter", "scatter_add", "index_add", "index_copy"])
+    index = d.indices(shape if kind.startswith("scatter") else (count,), x.shape[axis])
+    d.emit(f"torch.{kind}({x}, {axis}, {index}, {source}.to({x}.dtype))", bits=x.bits + 2)
+
+
 @production("samples", 0.4, (4, 4))
 def _samples(d: Draw, x: Value) -> None:
     grid = d.input((x.shape[0], d.size(5), d.size(5), 2))

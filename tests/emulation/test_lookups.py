@@ -105,6 +105,13 @@ CASES: dict[str, Case] = {
     "averages without padding": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, True, False).relu() + 1, (IMAGE,)),
     "averages that end beyond": (lambda x: F.avg_pool2d(x, (2, 3), 2, (1, 0), True).tanh() * 2, (IMAGE,)),
     "averages of 16 bits": (lambda x: F.avg_pool2d(x.half(), 3, 2, 1, False, False).float() * 2, (IMAGE,)),
+    "scattered": (lambda x, i: torch.scatter(x * 2, 1, i[:, :4], x[:, 1:5]).relu() + 1, (X, ALL)),
+    "scattered and added": (lambda x, i: torch.scatter_add(x * 2, 2, i % 8, x.exp()) * 2, (X, ALL)),
+    "rows added": (lambda x, r: x.index_add(1, r, x[:, :5] * 2).tanh() + x.sum(1, keepdim=True), (X, ROWS)),
+    "rows put in place": (lambda x, r: x.index_copy(1, r, x[:, :5] * 2).softmax(-1) * 2, (X, ROWS)),
+    "rows added, special": (lambda x, r: x.index_add(0, r % 4, (x[:1] * 0 - 0.0).expand(5, 6, 8)).neg() * 2,
+                            (SPECIAL.nan_to_num(0, 1, 1), ROWS)),
+    "one entry of a cache": (lambda x, r: x.index_copy(1, r[:1], x[:, :1] + 1) @ x.mT * 2, (X, ROWS)),
     "skipped and resized": (lambda x, y: torch.cat([F.interpolate(x, (8, 8), mode="bilinear"), y[:2, :, :8]], 1) * 2,
                             (IMAGE, torch.randn(2, 3, 8, 8, generator=G))),
     "two indices": (lambda x, i, j: x[i, j].relu() * 2 + 1, (X, ROWS % 4, ROWS)),
@@ -153,7 +160,8 @@ def looked_up(name: str) -> int:
 #: Which element is read is computed by loops alone, and not beside other pieces of a copy.
 ELSEWHERE = ("pieces", "scan", "product", "nearest (10, 14)", "skipped and resized", "one hot", "one hot, sums",
              "windows as columns", "windows, sum", "folded side by side", "averages without padding",
-             "averages that end beyond", "averages of 16 bits")
+             "averages that end beyond", "averages of 16 bits", "scattered", "scattered and added", "rows added",
+             "rows put in place", "rows added, special", "one entry of a cache")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -99,6 +99,24 @@ def test_chosen_of_all(shape: list[int], like: list[int], seed: int, kind: str, 
     check_model(Of(lambda m, x, i: function(x, i).neg() * 3), (x, index))
 
 
+@examples(40)
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 999), count=st.integers(1, 9),
+       kind=st.sampled_from(["scatter", "scatter_add", "index_add", "index_copy"]), data=st.data(),
+       dtype=st.sampled_from([torch.float64, torch.int64, torch.int32]))
+def test_scattered(shape: list[int], seed: int, count: int, kind: str, dtype: torch.dtype, data: st.DataObject) -> None:
+    """At places that some name several times, zeros of both signs included: in the order in which a CPU does it."""
+    axis, generator = data.draw(st.integers(0, len(shape) - 1)), torch.Generator().manual_seed(seed)
+    sizes = [count if a == axis else s for a, s in enumerate(shape)]
+    x, source = values(shape, seed), values(sizes, seed + 1)
+    if dtype != torch.float64:
+        x, source = (torch.randint(-9, 9, t.shape, generator=generator).to(dtype) for t in (x, source))
+    index = torch.randint(0, shape[axis], sizes if kind.startswith("scatter") else [count], generator=generator)
+    function = getattr(torch, kind)
+    model = Of(lambda m, x, i, s: function(x * 1, axis, i, s * 2).neg() * 3)
+    plan = check_model(model, (x, index, source), tolerance=0.0)
+    assert any(n.op == "scattered" for step in plan.kernels for n in step.covers) == (count <= 8)
+
+
 @examples(25)
 @given(rows=st.integers(1, 5), size=st.integers(2, 6), seed=st.integers(0, 999), axis=st.integers(0, 1),
        source=st.sampled_from(["product", "scan", "extremum", "row"]), chosen=st.booleans(), after=st.booleans())

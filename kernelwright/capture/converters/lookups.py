@@ -9,6 +9,7 @@ from kernelwright.capture.converters.table import (
     axis_of,
     converts,
     float_only,
+    part,
     reshape,
 )
 from kernelwright.ir.node import Node, make
@@ -107,3 +108,42 @@ def _one_hot(a: Arguments) -> Node:
     if index.dtype != "int64" or a["num_classes"] < 1:
         raise NotConvertible("as many classes as there are")
     return make("one_hot", index, count=a["num_classes"])
+
+
+#: A kernel looks at all indices for each element: more of them are stored or added one after the other by PyTorch.
+_MOST_SCATTERED = 8
+
+
+def _scattered(a: Arguments, index: Node, source: Node, *, adds: bool) -> Node:
+    """Elements of ``source`` at numbers of ``index``, which has its rank, along an axis."""
+    x, axis = a["self"], axis_of(a["dim"], a["self"].rank)
+    if not x.rank or index.rank != x.rank or source.rank != x.rank or source.dtype != x.dtype:
+        raise NotConvertible("numbers without an axis, or another type")
+    count = index.shape[axis]
+    for other in range(x.rank):
+        source = part(source, other, 0, count if other == axis else x.shape[other])
+    wide = any(index.shape[other] not in (1, n) or source.shape[other] != n
+               for other, n in enumerate(x.shape) if other != axis)
+    if wide or not 0 < count <= _MOST_SCATTERED or count != source.shape[axis]:
+        raise NotConvertible("many indices, or elements beside them")
+    return make("scattered", x, _of_numbers(index), source, axis=axis, adds=adds)
+
+
+@converts("scatter.src", "scatter_add.default")
+def _scatter(a: Arguments) -> Node:
+    x, index = a["self"], a["index"]
+    if index.rank != x.rank or any(i != n for axis, (i, n) in enumerate(zip(index.shape, x.shape, strict=True))
+                                   if axis != axis_of(a["dim"], x.rank)):
+        raise NotConvertible("a part of the elements")
+    return _scattered(a, index, a["src"], adds=a["operator"].startswith("scatter_add"))
+
+
+@converts("index_add.default", "index_copy.default")
+def _index_add(a: Arguments) -> Node:
+    """Slices at numbers along an axis."""
+    x, index, source = a["self"], a["index"], a["source"]
+    axis = axis_of(a["dim"], x.rank)
+    if a.get("alpha", 1) != 1 or index.rank != 1:
+        raise NotConvertible("slices that are multiplied")
+    return _scattered(a, reshape(index, tuple(index.size if other == axis else 1 for other in range(x.rank))), source,
+                      adds=a["operator"].startswith("index_add"))

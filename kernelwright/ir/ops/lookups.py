@@ -73,6 +73,18 @@ def _lookup_code(inputs: list[str], node: Applied) -> str:
     return f"{inputs[0]}[{', '.join(at)}].expand({list(node['shape'])})"
 
 
+def scattered(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, *, axis: int, adds: bool) -> torch.Tensor:
+    """x with the elements of ``source`` at the numbers of ``index``, which is broadcast to it, along an axis: added, or
+    in place of x's own, of several for one place the last. Along other axes all three are as long as each other."""
+    return (torch.scatter_add if adds else torch.scatter)(x, axis, index.expand(source.shape), source)
+
+
+def _scattered_code(inputs: list[str], node: Applied) -> str:
+    index = inputs[1] if node.inputs[1].shape == node.inputs[2].shape else \
+        f"{inputs[1]}.expand({list(node.inputs[2].shape)})"
+    return f"torch.{'scatter_add' if node['adds'] else 'scatter'}({inputs[0]}, {node['axis']}, {index}, {inputs[2]})"
+
+
 def border(x: torch.Tensor, *, amounts: tuple[tuple[int, int], ...], mode: str) -> torch.Tensor:
     """x with some of its own elements around it, as F.pad has them. amounts: (before, after) of the last axes, as
     many of these as the mode takes, none negative."""
@@ -100,6 +112,7 @@ def border_places(*, count: int, amounts: tuple[int, int], mode: str) -> torch.T
 declare("taken", "opaque", taken, _taken_code, operations=lambda node: node.size)
 declare("gather", "opaque", lambda x, index, *, axis: torch.gather(x, axis, index), "torch.gather({0}, {axis}, {1})",
         operations=lambda node: node.size)
+declare("scattered", "opaque", scattered, _scattered_code, operations=lambda node: node.inputs[2].size)
 declare("one_hot", "opaque", lambda index, *, count: F.one_hot(index, count), "F.one_hot({0}, {count})",
         operations=lambda node: node.size)
 declare("border", "opaque", border,

@@ -52,6 +52,20 @@ def one_hot(node: Node) -> Node:
     return cast(same, node.dtype)
 
 
+def scattered(node: Node) -> Node:
+    """For each element whether one of the few indices after the other is its number: of several for one element the sum
+    is in their order, and the last one stays, as on a CPU."""
+    x, index, source = node.inputs
+    axis = node["axis"]
+    number = cast(of_axis(make("places", count=x.shape[axis]), axis, x.rank), index.dtype)
+    result = x
+    for place in range(index.shape[axis]):
+        own, new = (make("slice", n, axis=axis, start=place, stop=place + 1, step=1) for n in (index, source))
+        new = make("add", result, new) if node["adds"] else new
+        result = make("where", make("eq", own, number), new, result)
+    return result
+
+
 def border(node: Node) -> Node:
     """The elements that the positions of each axis with a border are."""
     x, = node.inputs
@@ -82,11 +96,12 @@ def fold(node: Node) -> Node:
     return cast(make("sum", cast(value, wide), axes=(4, 5), keepdim=False), x.dtype)
 
 
-LOWERINGS = {"fold": fold, "taken": taken, "gather": gather, "one_hot": one_hot, "border": border}
+LOWERINGS = {"fold": fold, "scattered": scattered,
+             "taken": taken, "gather": gather, "one_hot": one_hot, "border": border}
 
 
 def has_form(node: Node) -> bool:
     """Whether kernels may look the elements up: there are some, whose numbers and indices kernels know."""
-    known = all(i.dtype in ("int64", "int32") for i in node.inputs[1:])
+    known = all(i.dtype in ("int64", "int32") for i in node.inputs[1:2])
     some = all(prod(n.shape) for n in (node, *node.inputs))
     return known and some and (node.inputs[0].rank > 0 or node.op == "one_hot")
