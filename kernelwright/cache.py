@@ -12,6 +12,7 @@ import os
 import platform
 import shutil
 import tempfile
+import textwrap
 import time
 import zipfile
 import zlib
@@ -26,6 +27,8 @@ from kernelwright.settings import cache_folder, check_output
 from kernelwright.version import VERSION
 
 SCHEMA = 1
+#: Of the column of words.
+_LEAST_WIDTH = 15
 ACTIONS = ("show", "clear", "export", "import")
 #: What a file of an exported cache says about itself, in its first entry.
 _MANIFEST = "kernelwright_cache.json"
@@ -93,18 +96,20 @@ class Cache:
         return {"schema": SCHEMA, **asdict(self), "folder": str(self.folder),
                 "file": None if self.file is None else str(self.file)}
 
-    def render(self) -> str:
+    def render(self, width: int = 100) -> str:
         """What the command prints."""
-        done = {"show": "", "clear": f"Removed {self.moved} files ({_size(self.bytes)}).",
-                "export": f"Written to {self.file}: {self.moved} files ({_size(self.bytes)}).",
-                "import": f"Taken from {self.file}: {self.moved} files ({_size(self.bytes)})"
+        moved = f"{self.moved} file{'s' * (self.moved != 1)} ({_size(self.bytes)})"
+        done = {"show": "", "clear": f"Removed {moved}.", "export": f"Written to {self.file}: {moved}.",
+                "import": f"Taken from {self.file}: {moved}"
                           + (f"; {self.skipped} were there already." if self.skipped else ".")}[self.action]
         rows = [(k.kind, str(k.files), _size(k.bytes), _age(k.newest), k.what) for k in self.kinds if k.files]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
         lines = []
         for kind, *figures, what in rows:
             padded = (text.rjust(width) for text, width in zip(figures, widths[1:-1], strict=True))
-            lines.append("  ".join(["", kind.ljust(widths[0]), *padded, what]))
+            start = "  ".join(["", kind.ljust(widths[0]), *padded, ""])
+            first, *more = textwrap.wrap(what, max(_LEAST_WIDTH, width - len(start)))
+            lines += [start + first, *(" " * len(start) + line for line in more)]
         total = sum(k.bytes for k in self.kinds)
         return "\n".join([*filter(None, [done]), f"{self.folder}: {_size(total)}" if rows else
                           f"{self.folder}: nothing is kept", *lines])

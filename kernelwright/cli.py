@@ -460,7 +460,7 @@ def cache(
         from kernelwright.cache import kept
 
         found = kept(action, path, only=tuple(only or ()), force=force)
-        return found.render, found.to_json
+        return lambda: found.render(page()["width"]), found.to_json
 
     return perform(work, json, quiet)
 

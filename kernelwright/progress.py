@@ -119,8 +119,8 @@ class RichProgress(Progress):
         console = Console(file=stream if stream is not None else sys.stderr, no_color=not colour, highlight=False)
         # No markup anywhere: square brackets in a user's line are only text.
         detail = TextColumn("{task.fields[detail]}", markup=False, table_column=Column(no_wrap=True, ratio=1))
-        self.bar: Any = Bar(SpinnerColumn(), TextColumn("{task.description:<8}", markup=False), TimeElapsedColumn(),
-                            Left(), Counted(bar_width=10), TextColumn("{task.fields[parts]}", markup=False), detail,
+        self.bar: Any = Bar(SpinnerColumn(), TextColumn("{task.description:<9}", markup=False), TimeElapsedColumn(),
+                            Left(), Counted(bar_width=8), TextColumn("{task.fields[parts]}", markup=False), detail,
                             console=console, transient=True, expand=True, refresh_per_second=self.REFRESHED)
         self.tasks: list[Any] = []
         self.others: Any = None

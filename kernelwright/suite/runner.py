@@ -143,7 +143,7 @@ def run_locally(jobs: Sequence[Job], options: SuiteOptions, finished: Finished, 
             while (left := scheduler.open) > 0:
                 done = len(jobs) - left
                 at = ", ".join(f"{name}: {stage}" for name, stage in scheduler.stages().items())
-                progress.working("; ".join(filter(None, (about_left(time.monotonic() - began, done, left), at))),
+                progress.working("; ".join(filter(None, (at, about_left(time.monotonic() - began, done, left)))),
                                  max(0, done), len(jobs))
                 scheduler.step()
         finally:

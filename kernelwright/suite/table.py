@@ -1,12 +1,15 @@
-"""The scores of a suite as tables: for a terminal (100 columns suffice, colours are not needed) and in Markdown."""
+"""The scores of a suite as tables: for a terminal (100 columns suffice for tables, on fewer their rows are lines;
+colours are not needed) and in Markdown."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -48,7 +51,7 @@ def render_table(records: Iterable[Mapping[str, Any]]) -> RenderableType:
               Text(DEFINITIONS, style="dim"), _problems(scores)]
     parts: list[RenderableType] = [Text(headline(records), style="bold")]
     for table in tables:
-        parts += [Text(""), table]
+        parts += [Text(""), _Fitting(table) if isinstance(table, Table) else table]
     return Group(*parts, Text(""), *(Text(line, style="yellow") for line in sentences(records, scores)))
 
 
@@ -165,6 +168,28 @@ def problem_row(score: ProblemScore, baselines: Sequence[str]) -> list[str]:
     speeds = [units.digits(score.speeds[name].value) if name in score.speeds else "" for name in baselines]
     return [score.name, state, *(milliseconds(score.times.get(name)) for name in baselines), milliseconds(score.ours),
             *speeds, share(score.share_of_floor), *errors]
+
+
+class _Fitting:
+    """A table; where its columns do not fit the width, its rows as lines that say what each value is."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        natural = Measurement.get(console, options.update(max_width=10_000), self.table)
+        if natural.minimum <= options.max_width:
+            yield self.table
+            return
+        first, *heads = [" ".join(str(column.header).split()) for column in self.table.columns]
+        if first:
+            yield Text(first, style="bold")
+        for name, *values in zip(*(column.cells for column in self.table.columns), strict=True):
+            said = [f"{head} {value}" if any(map(str.isdigit, value)) else value  # words speak for themselves
+                    for head, value in zip(heads, map(str, values), strict=True) if value]
+            lines = textwrap.wrap(", ".join(said), options.max_width, initial_indent="  ", subsequent_indent="  ",
+                                  break_on_hyphens=False)
+            yield Text("\n".join([str(name), *lines]))
 
 
 def _levels(groups: Sequence[GroupScore]) -> Table:

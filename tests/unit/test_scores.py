@@ -209,6 +209,18 @@ def test_terminal_table():
     assert printed([]) == "No problem has a result.\n"
 
 
+def test_a_narrow_terminal_has_every_value_whole():
+    """Rows as lines, where columns would be cut."""
+    lines = printed(RECORDS, 60).splitlines()
+    cut = [line for line in lines if "\u2026" in line]
+    assert max(map(len, lines)) <= 60 and all(line.startswith("  without c") for line in cut), "names alone are cut"
+    text = " ".join(" ".join(lines).split())
+    assert ("9_fast replaced 3/4, eager ms 4.00, compile ms 2.00, ours ms 1.00, x eager 4.00, x compile 2.00, floor 50 "
+            "%, error 1.0e-07, eager's error 2.0e-07") in text
+    assert "level2 problems 4, verified 3, kernels 1, graph 0, original 0, constant 1, eliminated 1, floor 50 %" in text
+    assert "against eager fast_0 fast_1" in text, "a table that fits stays one"
+
+
 def test_markdown_table():
     text = markdown_table(RECORDS)
     rows = [line for line in text.splitlines() if line.startswith("| level1/9")]

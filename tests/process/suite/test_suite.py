@@ -143,7 +143,7 @@ def test_what_runs_is_shown(tmp_path):
     said = [(done, text) for text, done, total in watching.seen if total == 3]
     assert len(said) == len(watching.seen) and {done for done, _ in said} == {0, 1, 2}
     for done, name in enumerate("abc"):
-        assert any(text.endswith(f"{name}: build") for at, text in said if at == done)
+        assert any(text.startswith(f"{name}: build") for at, text in said if at == done)
     assert all(("left" in text) is (done > 0) for done, text in said)
 
 

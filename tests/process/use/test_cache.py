@@ -48,6 +48,9 @@ def test_what_is_kept_is_shown(home: Path) -> None:
     found = cache.kept("show")
     assert {k.kind: (k.files, k.bytes) for k in found.kinds if k.files} == {
         "libraries": (2, 7), "times": (1, 2), "peaks": (1, 2), "judge_headers": (1, 2000)}
+    narrow = found.render(60)
+    assert all(len(line) <= 60 for line in narrow.splitlines()[1:])
+    assert "compiled kernels of emitted files" in " ".join(narrow.split())
     text = found.render()
     assert text.startswith(f"{home}: 2.0 kB") and "just now" in text and "  own" not in text
     assert all(len(line) <= 100 for line in text.splitlines()[1:])

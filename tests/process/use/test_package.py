@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from emitted_tools import write_problem
+from schemas import assert_fits
 
 import kernelwright
 from kernelwright import cli
@@ -50,6 +51,7 @@ def contents(path: Path) -> dict[str, str]:
 def test_a_wheel_of_two_files_is_what_the_format_asks_for(emitted, tmp_path, capsys):
     assert package(*emitted, "--name", "My.fast-Models", "--version", "1.2rc1", "-o", tmp_path / "dist", "--json") == 0
     said = json.loads(capsys.readouterr().out)
+    assert_fits(said, "package")
     path = tmp_path / "dist" / "my_fast_models-1.2rc1-py3-none-any.whl"
     assert said["path"] == str(path) and said["package"] == "my_fast_models" and said["tag"] == "py3-none-any"
     assert said["modules"] == ["nested_new", "lists_new"] and said["requires"] == ["torch>=2.11", "ninja"]
