@@ -6,12 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernelwright.judge.check import sanitized, sanitizer_tool
+from kernelwright import judge_files
+from kernelwright.judge.check import candidate, sanitized, sanitizer_tool
 from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
 from kernelwright.judge.check.sanitizer_tool import Sanitizer
 from kernelwright.judge.records import CandidateResult, TriedShape
@@ -238,3 +240,23 @@ def test_it_is_found_beside_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NVCC", str(tmp_path / "nothing"))
     found = find(torch.device("cpu"))
     assert found is not None and found.executable.parent.name == "elsewhere"
+
+
+def test_who_has_a_fault_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes is looked at before it is timed; what does not is never looked at."""
+    asked: list[str] = []
+
+    def refuse(result: CandidateResult, path: Path, *_: object) -> CandidateResult:
+        asked.append(path.stem)
+        return replace(result, verdict="WRONG-RACE")
+
+    monkeypatch.setattr(candidate, "is_wanted", lambda result, settings, device: is_wanted(
+        result, settings, torch.device("cuda")))
+    monkeypatch.setattr(candidate, "with_sanitizer", refuse)
+    right = CANDIDATE.partition("SOURCE")[0]
+    for name, text in (("model", MODEL), ("right", right), ("wrong", right.replace("x + self", "x - 1 - self"))):
+        (tmp_path / f"{name}.py").write_text(text)
+    settings = JudgeSettings(target="cpp", effort="quick", seed=5, threads=1)
+    found = judge_files(tmp_path / "model.py", [tmp_path / "right.py", tmp_path / "wrong.py"], settings)
+    assert [c.verdict for c in found.candidates] == ["WRONG-RACE", "WRONG-NUMERIC"] and asked == ["right"]
+    assert found.candidates[0].timing is None and "sanitize" in found.candidates[0].seconds and not found.ranking
