@@ -151,6 +151,15 @@ def test_a_race_is_a_verdict_and_what_results_do_not_show_is_a_limit(judge: Judg
     assert "doubled reads global memory that nothing has written" in found.limits[1]
 
 
+def test_a_race_in_what_is_ordered_otherwise_is_a_limit(judge: Judge) -> None:
+    """The tools take orders that they do not know, as by mbarriers, for races; memory beyond its end stays that."""
+    text = CANDIDATE.replace("__syncthreads();", 'asm volatile("mbarrier.try_wait.shared.b64 p, [a], 0;");')
+    found = judge("memcheck racecheck", text, racecheck=RACE)
+    assert found.verdict == "OK-BUT" and outcomes(found) == ["clean", "found"]
+    assert "does not know all of what orders memory there" in found.limits[0]
+    assert judge("memcheck", text, memcheck=BEYOND).verdict == "WRONG-OUT-OF-BOUNDS"
+
+
 def test_what_a_librarys_kernels_do_is_told(judge: Judge) -> None:
     found = judge("memcheck", memcheck=OF_A_LIBRARY)
     assert found.verdict == "OK" and outcomes(found) == ["clean"]
@@ -215,6 +224,20 @@ def test_without_the_tool_it_is_said(judge: Judge, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sanitized, "find_sanitizer", lambda device: None)
     assert "neither beside nvcc nor on PATH" in judge("memcheck").sanitizer[0].words
     assert judge("memcheck", sanitize="on").verdict == "OK-BUT"
+
+
+def test_inputs_that_are_too_large_are_left_out(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of three has 3,600 bytes, the problem's own seven rows have 8,400."""
+    asked: list[int] = []
+    monkeypatch.setattr(sanitized, "look", lambda looked, *_: (asked.append(sum(
+        request.kind == "call-alone" for request in looked.requests)), ([], []))[1])
+    for most in (8400, 3600):
+        monkeypatch.setattr(sanitized, "MOST_BYTES", most)
+        judge("memcheck")
+    assert asked == [2, 1]
+    monkeypatch.setattr(sanitized, "MOST_BYTES", 3599)
+    found = judge("memcheck")
+    assert outcomes(found) == ["not-run"] and "more than 0 MiB" in found.sanitizer[0].words and asked == [2, 1]
 
 
 def test_who_is_looked_at() -> None:
