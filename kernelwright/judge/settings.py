@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from kernelwright.verify.plain import plain
 
 PRECISIONS = ("match", "strict", "any")
 SANITIZE = ("auto", "off", "on")
+#: Seconds for two stages, as the option has them: "300,20" is (300.0, 20.0), and "60" is 60.0.
+Limit = float | str | tuple[float, float] | None
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
@@ -70,8 +73,9 @@ class JudgeSettings:
     known: tuple[Path, ...] = ()
     """Files with which candidates' texts are compared, beside each other and the model's; folders stand for those in
     them. They are read and never run."""
-    limit: float | None = None
-    """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
+    limit: Limit = None
+    """Seconds that a candidate may take for each stage: to build, and for a call; one number is for both. None: the
+    judge's own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
     prompt: bool = False
@@ -101,10 +105,14 @@ class JudgeSettings:
         for name in ("backward", "own_kernels", "time", "verdict_only", "prompt"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
-        for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise _invalid(name, value, "a number above 0", default)
+        if self.limit is not None:
+            try:
+                object.__setattr__(self, "limit", _stage_limits(self.limit))
+            except (ValueError, TypeError):
+                raise _invalid("limit", self.limit, "a number of seconds above 0, or two with a comma between them, to "
+                               "build and for a call", "the judge's limits of each stage") from None
+        if self.memory is not None and not 0 < self.memory < float("inf"):
+            raise _invalid("memory", self.memory, "a number above 0", "a share of what is free")
         if self.diagnose_budget is not None and not 0 <= self.diagnose_budget < float("inf"):
             raise _invalid("diagnose-budget", self.diagnose_budget, "a number of seconds from 0 on", "the effort's")
         if self.verdict_only and self.diagnose_budget:
@@ -145,13 +153,24 @@ class JudgeSettings:
         """What a candidate's process may use."""
         limits = Limits()
         if self.limit is not None:
-            limits = replace(limits, build_seconds=self.limit, run_seconds=self.limit)
+            given = _stage_limits(self.limit)
+            build, run = given if isinstance(given, tuple) else (given, given)
+            limits = replace(limits, build_seconds=build, run_seconds=run)
         return replace(limits, memory_bytes=int(self.memory * 2**30)) if self.memory is not None else limits
 
     def as_json(self) -> dict[str, Any]:
         """What bears on the verdicts, as plain data; the seed stands beside it in the result."""
         return {option.name: plain(getattr(self, option.name)) for option in fields(self)
                 if option.name not in (*SHOWN, "seed")}
+
+
+def _stage_limits(given: str | float | Sequence[float]) -> float | tuple[float, float]:
+    """``given`` as one number, or as two that differ. Raises ValueError and TypeError for what is neither."""
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else (given,)
+    numbers = [float(part) for part in parts]
+    if not 1 <= len(numbers) <= 2 or not all(0 < number < float("inf") for number in numbers):
+        raise ValueError(given)
+    return numbers[0] if len(set(numbers)) == 1 else (numbers[0], numbers[1])
 
 
 def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:

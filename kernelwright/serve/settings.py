@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.errors import InvalidOption, TokensMissing
+from kernelwright.judge.settings import Limit
 from kernelwright.serve.tokens import Tokens, read_tokens
 from kernelwright.settings import Target
 from kernelwright.suite.judge_runner import WORK
@@ -35,8 +36,8 @@ class ServeSettings:
     """Submissions that may wait."""
     limit: float = LIMIT_SECONDS
     """Seconds that a process may take for a submission, not counting those in which it stood still for others."""
-    stage_limit: float | None = None
-    """Seconds that a candidate may take to build, and for a call; None: the judge's own limits."""
+    stage_limit: Limit = None
+    """Seconds that a candidate may take to build, and for a call, as ``limit`` of the judge; None: its own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
     devices: tuple[str, ...] = ()

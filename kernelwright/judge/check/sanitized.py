@@ -24,7 +24,7 @@ from kernelwright.judge.check.refusals import refused
 from kernelwright.judge.check.sanitizer_tool import Sanitizer, control_library, find_sanitizer, last_line
 from kernelwright.judge.check.variants import variants
 from kernelwright.judge.inside.tensors import Packer
-from kernelwright.judge.reading.sanitizer import Fault, read_report
+from kernelwright.judge.reading.sanitizer import BARRIER, RACE, Fault, read_report
 from kernelwright.judge.reading.source import Source, take_apart
 from kernelwright.judge.records import CandidateResult, Finding, ToolRun
 from kernelwright.judge.sandbox import isolation
@@ -35,6 +35,7 @@ from kernelwright.judge.worker.handover import NotHandedOver, arguments_of, enco
 from kernelwright.judge.worker.observed import Observed, Request, load, observe, place
 from kernelwright.problem import Problem
 from kernelwright.problem.importing import IMPORT_SEED
+from kernelwright.verify.flatten import map_tensors
 
 #: The tools in the order in which they run: each with its share of the time, its options, and what the text of a
 #: candidate without any of which it has nothing to look at.
@@ -47,8 +48,14 @@ _OPTIONS = ("--target-processes", "application-only", "--show-backtrace", "devic
             "--report-api-errors", "no", "--destroy-on-device-error", "kernel", "--launch-timeout", "20")
 #: A run is not begun with fewer seconds than this: most of it is PyTorch's start.
 _LEAST_SECONDS = 10.0
+#: Inputs beyond these bytes are left out: they go by way of a file, and a tool keeps notes on each byte.
+MOST_BYTES = 1 << 30
 _CONTROL_ELEMENTS = 128
 _CONTROL_NAME = "kernelwright_control_"
+#: By what kernels order memory besides __syncthreads() and __syncwarp(): the tools know some of it, and take what they
+#: do not know for a race.
+_ORDERED_OTHERWISE = re.compile(r"\basm\b|mbarrier|memcpy_async|__pipeline_|cuda::(?:barrier|pipeline)|cp_async|wgmma|"
+                                r"tcgen05|jit\b|__threadfence|volatile")
 #: Verdicts that a tool may explain.
 _EXPLAINED = ("CRASH-DEVICE", "WRONG-NONDETERMINISTIC")
 _TRITON = re.compile(r"@(?:triton\.)?jit\b[^\n]*\n(?:\s*@[^\n]*\n)*\s*def\s+(\w+)")
@@ -65,8 +72,8 @@ def with_sanitizer(result: CandidateResult, candidate: Path, text: str, problem:
                    ) -> CandidateResult:
     """``result`` with what the tools found; a verdict of its own where a candidate passed that has a fault.
 
-    ``libraries``: what was built for the candidate, see `prebuild`. A candidate without kernels in its text, and one
-    whose inputs cannot be handed over, is returned as it is.
+    ``libraries``: what was built for the candidate, see `prebuild`. A candidate without kernels in its text is returned
+    as it is.
     """
     source = take_apart(text, None)
     own = own_functions(source)
@@ -74,8 +81,8 @@ def with_sanitizer(result: CandidateResult, candidate: Path, text: str, problem:
         return result
     try:
         asked = _requests(problem, candidate, seed, training, libraries, result)
-    except NotHandedOver:
-        return result
+    except NotHandedOver as error:
+        return _judged(result, [ToolRun(name, "not-run", str(error)) for name in _TOOLS], (), own, source, settings)
     looked = Looked(candidate, asked, {f"prebuilt/{file.name}": file for file in libraries.values()}, problem.device,
                     limits, frozenset(own))
     runs, faults = look(looked, text, budget_seconds)
@@ -174,7 +181,9 @@ def _understood(name: str, seen: Observed, asked: int, own: frozenset[str]) -> t
 
 def _judged(result: CandidateResult, runs: Sequence[ToolRun], faults: Sequence[tuple[str, Fault]],
             own: Mapping[str, int], source: Source, settings: JudgeSettings) -> CandidateResult:
-    findings = [(fault_verdict(fault.kind), _finding(tool, fault, own, source)) for tool, fault in faults]
+    doubtful = _ORDERED_OTHERWISE.search(source.text) is not None
+    findings = [("" if doubtful and fault.kind in (RACE, BARRIER) else fault_verdict(fault.kind),
+                 _finding(tool, fault, own, source)) for tool, fault in faults]
     result = replace(result, sanitizer=tuple(runs))
     if not VERDICTS[result.verdict].passed:
         return replace(result, findings=(*result.findings, *(finding for _, finding in findings)))
@@ -183,7 +192,9 @@ def _judged(result: CandidateResult, runs: Sequence[ToolRun], faults: Sequence[t
         rest = [finding for _, finding in findings if finding is not decisive[1]]
         return replace(refused(replace(result, limits=()), *decisive),
                        findings=(decisive[1], *rest, *result.findings))
-    limits = [f"{_phrase(fault, frozenset(own))} (compute-sanitizer's {tool})" for tool, fault in faults]
+    limits = [f"{_phrase(fault, frozenset(own))} (compute-sanitizer's {tool}"
+              + (", which does not know all of what orders memory there)" if doubtful and fault.kind in (RACE, BARRIER)
+                 else ")") for tool, fault in faults]
     if settings.sanitize == "on":
         limits += [f"compute-sanitizer's {run.tool} does not vouch for it: {run.words}" for run in runs
                    if run.outcome not in ("clean", "found")]
@@ -204,6 +215,15 @@ def _finding(tool: str, fault: Fault, own: Mapping[str, int], source: Source) ->
                          file_line=fault.line, thread=fault.thread, block=fault.block)
 
 
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory ends where it ends, if a copy has the same strides: a batch may be cut out of a larger."""
+    size = tensor.numel() * tensor.element_size()
+    if tensor.layout is not torch.strided or tensor.untyped_storage().nbytes() == size:
+        return tensor
+    copy = tensor.detach().clone()
+    return copy if copy.stride() == tensor.stride() else tensor
+
+
 def _phrase(fault: Fault, own: frozenset[str]) -> str:
     name = next((name for name in fault.functions if name in own), fault.functions[0] if fault.functions else "?")
     return f"the kernel's function {name} {fault.words}"
@@ -221,8 +241,11 @@ def _requests(problem: Problem, candidate: Path, seed: int, training: bool, libr
     calls = []
     for arguments in inputs:
         packer = Packer()
-        calls.append(Request("call-alone", {"inputs": encoded(list(arguments), packer), "training": training,
-                                            "seed": seed}, packer))
+        told = encoded(map_tensors(list(arguments), _alone), packer)
+        if sum(storage.nbytes() for storage in packer.storages) <= MOST_BYTES:
+            calls.append(Request("call-alone", {"inputs": told, "training": training, "seed": seed}, packer))
+    if not calls:
+        raise NotHandedOver(f"its inputs have more than {MOST_BYTES >> 20} MiB")
     made = {"arguments": arguments_of(problem), "seed": seed, "dtype": None, "training": training,
             "keywords": gives_keywords(problem)}
     built = [Request("prebuilt", {"libraries": {key: f"prebuilt/{file.name}" for key, file in libraries.items()}})]

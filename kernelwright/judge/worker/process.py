@@ -276,7 +276,7 @@ class Worker(Exchange):
         if clock() > deadline:
             building = stage == "build"
             usual = self._seconds == (self.limits.build_seconds if building else self.limits.run_seconds)
-            option = "; --limit SECONDS sets how long a build and a call may take" if usual else ""
+            option = "; --limit BUILD,CALL sets how many seconds a build and a call may take" if usual else ""
             self._fail("BUILD-TIMEOUT" if building else "CRASH-TIMEOUT",
                        f"The candidate did not finish {_doing(stage)} in its {self._seconds:.3g} s{option}.", stage)
         self._look_for_end(stage)

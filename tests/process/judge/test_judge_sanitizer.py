@@ -6,12 +6,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernelwright.judge.check import sanitized, sanitizer_tool
+from kernelwright import judge_files
+from kernelwright.judge.check import candidate, sanitized, sanitizer_tool
 from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
 from kernelwright.judge.check.sanitizer_tool import Sanitizer
 from kernelwright.judge.records import CandidateResult, TriedShape
@@ -149,6 +151,15 @@ def test_a_race_is_a_verdict_and_what_results_do_not_show_is_a_limit(judge: Judg
     assert "doubled reads global memory that nothing has written" in found.limits[1]
 
 
+def test_a_race_in_what_is_ordered_otherwise_is_a_limit(judge: Judge) -> None:
+    """The tools take orders that they do not know, as by mbarriers, for races; memory beyond its end stays that."""
+    text = CANDIDATE.replace("__syncthreads();", 'asm volatile("mbarrier.try_wait.shared.b64 p, [a], 0;");')
+    found = judge("memcheck racecheck", text, racecheck=RACE)
+    assert found.verdict == "OK-BUT" and outcomes(found) == ["clean", "found"]
+    assert "does not know all of what orders memory there" in found.limits[0]
+    assert judge("memcheck", text, memcheck=BEYOND).verdict == "WRONG-OUT-OF-BOUNDS"
+
+
 def test_what_a_librarys_kernels_do_is_told(judge: Judge) -> None:
     found = judge("memcheck", memcheck=OF_A_LIBRARY)
     assert found.verdict == "OK" and outcomes(found) == ["clean"]
@@ -215,6 +226,20 @@ def test_without_the_tool_it_is_said(judge: Judge, monkeypatch: pytest.MonkeyPat
     assert judge("memcheck", sanitize="on").verdict == "OK-BUT"
 
 
+def test_inputs_that_are_too_large_are_left_out(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of three has 3,600 bytes, the problem's own seven rows have 8,400."""
+    asked: list[int] = []
+    monkeypatch.setattr(sanitized, "look", lambda looked, *_: (asked.append(sum(
+        request.kind == "call-alone" for request in looked.requests)), ([], []))[1])
+    for most in (8400, 3600):
+        monkeypatch.setattr(sanitized, "MOST_BYTES", most)
+        judge("memcheck")
+    assert asked == [2, 1]
+    monkeypatch.setattr(sanitized, "MOST_BYTES", 3599)
+    found = judge("memcheck")
+    assert outcomes(found) == ["not-run"] and "more than 0 MiB" in found.sanitizer[0].words and asked == [2, 1]
+
+
 def test_who_is_looked_at() -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     wrong = CandidateResult("x.py", "WRONG-NUMERIC", "")
@@ -238,3 +263,23 @@ def test_it_is_found_beside_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NVCC", str(tmp_path / "nothing"))
     found = find(torch.device("cpu"))
     assert found is not None and found.executable.parent.name == "elsewhere"
+
+
+def test_who_has_a_fault_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes is looked at before it is timed; what does not is never looked at."""
+    asked: list[str] = []
+
+    def refuse(result: CandidateResult, path: Path, *_: object) -> CandidateResult:
+        asked.append(path.stem)
+        return replace(result, verdict="WRONG-RACE")
+
+    monkeypatch.setattr(candidate, "is_wanted", lambda result, settings, device: is_wanted(
+        result, settings, torch.device("cuda")))
+    monkeypatch.setattr(candidate, "with_sanitizer", refuse)
+    right = CANDIDATE.partition("SOURCE")[0]
+    for name, text in (("model", MODEL), ("right", right), ("wrong", right.replace("x + self", "x - 1 - self"))):
+        (tmp_path / f"{name}.py").write_text(text)
+    settings = JudgeSettings(target="cpp", effort="quick", seed=5, threads=1)
+    found = judge_files(tmp_path / "model.py", [tmp_path / "right.py", tmp_path / "wrong.py"], settings)
+    assert [c.verdict for c in found.candidates] == ["WRONG-RACE", "WRONG-NUMERIC"] and asked == ["right"]
+    assert found.candidates[0].timing is None and "sanitize" in found.candidates[0].seconds and not found.ranking
