@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.adjoint.backward import Backward
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
@@ -44,7 +45,8 @@ class ModeProgram:
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
     what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
     program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels. dtype: the
-    floating-point type of the calls that it serves, where a file serves several.
+    floating-point type of the calls that it serves, where a file serves several. backward: kernels for the gradients of
+    calls that record them; None where the original computation finds these.
     """
 
     name: str
@@ -58,6 +60,7 @@ class ModeProgram:
     one_launch: bool = False
     regions: tuple[RegionUse, ...] = ()
     dtype: str = ""
+    backward: Backward | None = None
 
     @property
     def runs(self) -> bool:
@@ -82,7 +85,15 @@ class ModeProgram:
         contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), repr(self.captured.left), render(self.rewriting.graph),
-                self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch)
+                self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch,
+                self.backward is None)
+
+    def without_backward(self, reason: str) -> ModeProgram:
+        """The mode whose gradients the original computation finds, with a note that says why."""
+        if self.backward is None:
+            return self
+        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {reason.rstrip('.')}."
+        return replace(self, backward=None, notes=(*self.notes, note))
 
 
 def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
@@ -143,6 +154,8 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
     has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
     fault: all of it go, with the rules that made it, and no more; nor are sizes that it does not take."""
+    if any(_fails_backward(mode, failed) for mode in modes):
+        return [mode.without_backward(str(failed.cause)) if _fails_backward(mode, failed) else mode for mode in modes]
     if isinstance(failed.cause, NoSkeleton):
         return [_without_kind(mode, failed.cause, device) for mode in modes]
     reason = str(failed.cause) if isinstance(failed.cause, Unsuitable) else told(failed.cause)
@@ -155,6 +168,14 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
             raise failed.cause
         result = [original(mode, reason, device) for mode in modes]
     return [with_failures(mode) for mode in result]
+
+
+def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
+    """Whether a kernel that failed may be one of a mode's backward."""
+    if mode.backward is None:
+        return False
+    kernels = [step.kernel for step in failed.steps]
+    return not kernels or any(step.kernel in kernels for step in mode.backward.plan.kernels)
 
 
 def _without_kind(mode: ModeProgram, lacking: NoSkeleton, device: Device) -> ModeProgram:
@@ -193,7 +214,8 @@ def apart(mode: ModeProgram) -> list[ModeProgram]:
     """A mode as two where it serves calls that record gradients and calls that do not."""
     if len(mode.recordings) == 1:
         return [mode]
-    return [replace(mode, recordings=(False,)), replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
+    return [replace(mode, recordings=(False,), backward=None),
+            replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
 
 
 def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device

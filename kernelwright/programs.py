@@ -328,11 +328,16 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     very kernels, that it holds. sized: what serves calls of several sizes, where the file does. examples: the example
     inputs by floating-point type, the model's own first, where the file serves several."""
     useful = [m for m in modes if m.runs]
-    plans, sources = generate([m.plan for m in useful], target)
+    if sized is not None:
+        useful = [replace(m, backward=None) for m in useful]
+    count = len(useful)
+    plans, sources = generate([*(m.plan for m in useful), *(m.backward.plan for m in useful if m.backward)], target)
+    backward = iter(plans[count:])
+    backwards = [replace(m.backward, plan=next(backward)) if m.backward else None for m in useful]
     support = support_text(sources.values(), target) if sources else ""
     examples = examples or {}
-    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype)
-                for m, p in zip(useful, plans, strict=True)]
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b)
+                for m, p, b in zip(useful, plans[:count], backwards, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]

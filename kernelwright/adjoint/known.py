@@ -47,7 +47,7 @@ _LOSSES = ("mse_loss.default", "l1_loss.default", "smooth_l1_loss.default", "hub
            "binary_cross_entropy_with_logits.default", "cross_entropy_loss.default", "nll_loss.default",
            "nll_loss_nd.default", "nll_loss2d.default")
 
-#: Names of operators, and of picking one of several results.
+#: Names of operators (those in place have the derivatives of the others), and of picking one of several results.
 KNOWN = frozenset((
     *(f"{name}.default" for name in _UNARY), *_OTHERS, *_REDUCTIONS, *_PRODUCTS, *_VIEWS, *_LOSSES,
     *(f"{name}.{kind}" for name in ("add", "sub", "mul", "div", "rsub", "eq", "ne", "lt", "le", "gt", "ge")
@@ -56,6 +56,6 @@ KNOWN = frozenset((
 
 def check_known(calls: Collection[str]) -> None:
     """Raise NoAdjoint where a model calls an operator whose graph may have other derivatives than PyTorch's."""
-    unknown = sorted(set(calls) - KNOWN)
+    unknown = sorted(name for name in calls if name not in KNOWN and name.replace("_.", ".") not in KNOWN)
     if unknown or not calls:
         raise NoAdjoint(f"{', '.join(unknown[:3]) or 'a graph of nobody knows what calls'} has no backward of kernels")

@@ -40,7 +40,8 @@ OPTIONAL = {
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
     "AHEAD": {"ahead": "False"}, "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
-    "GAPS": {"layout": "()"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
+    "GAPS": {"layout": "()"}, "BACKWARD": {"backward": "None"},
+    "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.

@@ -232,6 +232,24 @@ def test_known_operators_have_the_derivatives_of_their_graphs(name):
         torch.testing.assert_close(value, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def _written(x: torch.Tensor) -> torch.Tensor:
+    y = x.exp()
+    y.mul_(2.0).relu_().add_(1.0)
+    return y * x
+
+
+def test_operators_in_place_have_the_derivatives_of_the_others():
+    graph = capture(Of(_written), [ROWS], recording=True)
+    assert {"mul_.Tensor", "relu_.default", "add_.Tensor"} < graph.calls
+    check_known(graph.calls)
+    found = gradients(graph, (0,), (0,))
+    names = [i["name"] for i in found.graph.inputs if i is not None]
+    own, = evaluate(found.graph.outputs, dict(zip(names, (ROWS, torch.ones(4, 6).double()), strict=True)))
+    x = ROWS.clone().requires_grad_()
+    _written(x).sum().backward()
+    torch.testing.assert_close(own, x.grad)
+
+
 class Straight(torch.autograd.Function):
     """Rounds, and lets gradients through."""
 
