@@ -46,7 +46,7 @@ class ModeProgram:
     what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
     program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels. dtype: the
     floating-point type of the calls that it serves, where a file serves several. backward: kernels for the gradients of
-    calls that record them; None where the original computation finds these.
+    calls that record them; none where the original computation finds these.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ModeProgram:
     one_launch: bool = False
     regions: tuple[RegionUse, ...] = ()
     dtype: str = ""
-    backward: Backward | None = None
+    backward: tuple[Backward, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -86,14 +86,14 @@ class ModeProgram:
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), repr(self.captured.left), render(self.rewriting.graph),
                 self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch,
-                self.backward is None)
+                bool(self.backward))
 
     def without_backward(self, reason: str) -> ModeProgram:
         """The mode whose gradients the original computation finds, with a note that says why."""
-        if self.backward is None:
+        if not self.backward:
             return self
         note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {reason.rstrip('.')}."
-        return replace(self, backward=None, notes=(*self.notes, note))
+        return replace(self, backward=(), notes=(*self.notes, note))
 
 
 def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
@@ -172,10 +172,9 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
 
 def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
     """Whether a kernel that failed may be one of a mode's backward."""
-    if mode.backward is None:
-        return False
     kernels = [step.kernel for step in failed.steps]
-    return not kernels or any(step.kernel in kernels for step in mode.backward.plan.kernels)
+    return bool(mode.backward) and (not kernels or any(
+        step.kernel in kernels for backward in mode.backward for step in backward.plan.kernels))
 
 
 def _without_kind(mode: ModeProgram, lacking: NoSkeleton, device: Device) -> ModeProgram:
@@ -214,7 +213,7 @@ def apart(mode: ModeProgram) -> list[ModeProgram]:
     """A mode as two where it serves calls that record gradients and calls that do not."""
     if len(mode.recordings) == 1:
         return [mode]
-    return [replace(mode, recordings=(False,), backward=None),
+    return [replace(mode, recordings=(False,), backward=()),
             replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
 
 

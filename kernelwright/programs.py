@@ -329,11 +329,11 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     inputs by floating-point type, the model's own first, where the file serves several."""
     useful = [m for m in modes if m.runs]
     if sized is not None:
-        useful = [replace(m, backward=None) for m in useful]
+        useful = [replace(m, backward=()) for m in useful]
     count = len(useful)
-    plans, sources = generate([*(m.plan for m in useful), *(m.backward.plan for m in useful if m.backward)], target)
+    plans, sources = generate([*(m.plan for m in useful), *(b.plan for m in useful for b in m.backward)], target)
     backward = iter(plans[count:])
-    backwards = [replace(m.backward, plan=next(backward)) if m.backward else None for m in useful]
+    backwards = [tuple(replace(b, plan=next(backward)) for b in m.backward) for m in useful]
     support = support_text(sources.values(), target) if sources else ""
     examples = examples or {}
     variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b)

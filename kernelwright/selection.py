@@ -82,7 +82,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     keep: gets the text of each file that passed its check, the last time before it is timed. truths: gets what is found
     out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
-    planned = [with_backward(part, device) for mode in modes
+    planned = [with_backward(part, example, device) for mode in modes
                for part in with_strides_of_eager(problem, mode, example, device, settings)]
     tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
     truths = truths if truths is not None else Truths(problem.device)
@@ -109,10 +109,10 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     finally:
         tuning.stop_building()
     keep(text)
-    if budget.measures and any(m.backward is not None for m in modes):
+    if budget.measures and any(m.backward for m in modes):
         kept = faster_steps(problem, modes, emitted, example, settings, stages,
                             max(_LEAST_SECONDS, _STEPS * budget.share("time")))
-        lost = any(m.backward is None and old.backward is not None for m, old in zip(kept, modes, strict=True))
+        lost = any(old.backward and not m.backward for m, old in zip(kept, modes, strict=True))
         first = certified(kept, brief=True) if lost else (kept, text, emitted, certificates)
         modes, text, emitted, certificates = first
         keep(text)

@@ -6,6 +6,7 @@ the file's whose backward is the original computation's.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -13,12 +14,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 
 from kernelwright.adjoint.backward import make_backward
 from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.problem import Problem
+from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
 from kernelwright.records import words_of
@@ -29,16 +33,19 @@ from kernelwright.timing.rounds import Times
 from kernelwright.timing.speedup import UNKNOWN, speed_up
 from kernelwright.verified import candidate_of
 from kernelwright.verify.flatten import flatten, tensors_of
+from kernelwright.verify.observe import first_line
 
 RECOMPUTED = "recomputed"
 
 
-def with_backward(mode: ModeProgram, device: Device) -> ModeProgram:
+def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device) -> ModeProgram:
     """A mode of training with kernels for its gradients, or with a note that says why there are none. Other modes, and
     those without kernels, stay as they are."""
     if not (mode.model.training and True in mode.recordings and mode.plan.kernels):
         return mode
     try:
+        if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
+            raise NoAdjoint(refused)
         return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped))
     except NoAdjoint as none:
         reason = str(none)
@@ -48,6 +55,29 @@ def with_backward(mode: ModeProgram, device: Device) -> ModeProgram:
         reason = told(error)
     note = f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}."
     return replace(mode, notes=(*mode.notes, note))
+
+
+def _refused(model: nn.Module, example: Sequence[Any]) -> str:
+    """Why a backward of the model is refused, as where something is written over that it needs: "" where none is. Found
+    on tensors without data."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    state: dict[str, torch.Tensor] = {name: fake.from_tensor(t) for name, t in tensors}
+    positional, named = split(tree_map(
+        lambda value: fake.from_tensor(value) if isinstance(value, torch.Tensor) else value, list(example)))
+    try:
+        with fake, torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = [t.requires_grad_() for t in tensors_of(positional) if t.is_floating_point()]
+            # Inputs are leaves; the model sees views of them, because it may write into them.
+            found = torch.func.functional_call(model, state, tuple(
+                t.view_as(t) if isinstance(t, torch.Tensor) else t for t in positional), named)
+            results = [t for t in tensors_of(found) if t.requires_grad]
+            torch.autograd.grad(results, [*given, *(t for t in state.values() if t.requires_grad)],
+                                [torch.ones_like(t) for t in results], allow_unused=True)
+    except Exception as error:
+        return f"it is not known to have a backward ({first_line(error)})"
+    return ""
 
 
 class TrainingStep(nn.Module):
@@ -112,7 +142,7 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
     """The modes, each with a note on what its step takes, and without kernels for its backward where these do not pay.
 
     emitted: the modes' module, which was certified. seconds: to measure for."""
-    programs = [m for m in distinct(list(modes)) if m.backward is not None]
+    programs = [m for m in distinct(list(modes)) if m.backward]
     found: dict[str, ModeProgram] = {}
     for mode in programs:
         inputs = list(example)

@@ -150,7 +150,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             failure = failures.get(mode.name) or failures.get(mode.program)
             if failure is None or mode.name in certificates:
                 continue
-            if mode.backward is not None and failure.recorded:
+            if mode.backward and failure.recorded:
                 stepped[mode.name] = mode.without_backward(f"the program with them failed: {failure.finding}")
                 continue
             if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
@@ -241,7 +241,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             checked.append(_with_earlier(mode, certificate, key, earlier) if key else mode)
             continue
         failing = mode
-        if len(mode.recordings) == 2 and mode.plan.kernels and mode.backward is None and (
+        if len(mode.recordings) == 2 and mode.plan.kernels and not mode.backward and (
                 certificate.recorded is not None or certificate.is_other_computation):
             # What fails is one of two: the other one passed, or is still to be certified.
             parts = apart(mode)

@@ -7,7 +7,7 @@ results, and gives those of all inputs and parameters that eager's reach.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
 from kernelwright.adjoint.graph import Gradients, gradients
@@ -25,7 +25,7 @@ from kernelwright.roofline.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Kernels for the gradients of a mode.
+    """Kernels for gradients of a mode: of its parameters alone, or of its inputs, too.
 
     gradients: the graph, which results' gradients it reads and whose it gives. plan: its steps. The plan's tensors are
     the forward's arguments, the gradients of results, and the model's parameters and buffers.
@@ -34,9 +34,15 @@ class Backward:
     gradients: Gradients
     plan: Plan
 
+    @property
+    def of_inputs(self) -> bool:
+        """Whether gradients of inputs are among them."""
+        return any(isinstance(who, int) for who in self.gradients.gives)
 
-def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset()) -> Backward:
-    """The backward of a captured graph. dropped: rules that its forward was rewritten without.
+
+def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset()) -> tuple[Backward, ...]:
+    """The backward of a captured graph: that of its parameters alone, where it has some, and that of all. dropped:
+    rules that its forward was rewritten without.
 
     Raises NoAdjoint with the reason why the original computation is to find the gradients, which it does anyway where
     no kernel is made.
@@ -45,15 +51,18 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     if captured.asks or captured.carried or captured.left:
         raise NoAdjoint("what a call keeps, or asks of gradients, has no backward of kernels")
     of, wanted = _reaching(captured)
-    found: Gradients | None = None
-    for graph in (rewrite(captured, device, dropped | {KINKS}).graph, captured):
-        try:
-            found = gradients(graph, of, wanted)
-            break
-        except NoAdjoint:  # an operator that rules made, maybe
-            if graph is captured:
-                raise
-    assert found is not None
+    parameters = {who for who in wanted if isinstance(who, str)}
+    graph = rewrite(captured, device, dropped | {KINKS}).graph
+    try:
+        gradients(graph, of, wanted)
+    except NoAdjoint:  # an operator that rules made, maybe
+        graph = captured
+    kinds = [parameters, wanted] if parameters and parameters != wanted else [wanted]
+    return tuple(_planned(gradients(graph, of, kind), kind, captured, device) for kind in kinds)
+
+
+def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, device: Device) -> Backward:
+    """The kernels of gradients of a graph that was made of a captured one. Raises NoAdjoint."""
     if set(found.gives) != wanted:
         raise NoAdjoint("gradients reach other tensors than operators show")
     found = replace(found, graph=_apart(found.graph))

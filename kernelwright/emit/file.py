@@ -75,13 +75,18 @@ class Variant:
     recordings: tuple[bool, ...] = (False, True)
     graph: bool = False
     dtype: str = ""
-    backward: Backward | None = None
+    backward: tuple[Backward, ...] = ()
 
     def programs(self) -> Iterator[tuple[str, Plan]]:
         """The programs of the mode: their names and plans."""
         yield self.mode, self.plan
-        if self.backward is not None:
-            yield f"{self.mode}_{BACKWARD}", self.backward.plan
+        for number, backward in enumerate(self.backward):
+            yield self.backward_name(number), backward.plan
+
+    def backward_name(self, number: int) -> str:
+        """The name of a program of gradients."""
+        alone = len(self.backward) > 1 and not self.backward[number].of_inputs
+        return f"{self.mode}_{BACKWARD}" + "_of_parameters" * alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,23 +252,30 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
 def backward_text(variant: Variant, served: Mapping[str, str]) -> str:
     """What a backward by kernels is told of its program.
 
-    of: by their places those computed results whose gradients it reads. gives: by input's place or parameter's name the
-    place of its gradient among the results. tensors: of the model, which follow arguments and gradients. orders: of the
-    axes of all of these in memory, None of the usual one; () where no tensor has another.
+    of: by their places those computed results whose gradients it reads. programs: those of fewer gradients first.
+    gives: by input's place or parameter's name the place of its gradient among the results. tensors: of the model,
+    which follow arguments and gradients. orders: of the axes of all of these in memory, None of the usual one; () where
+    no tensor has another.
     """
-    if variant.backward is None:
+    if not variant.backward:
         return "None"
-    plan, made = variant.backward.plan, variant.backward.gradients
     computed = computed_results(variant.plan)
-    of = tuple(computed.index(variant.plan.results[number]) for number in made.of)
+    of = tuple(computed.index(variant.plan.results[number]) for number in variant.backward[0].gradients.of)
+    programs = ", ".join(_program_text(backward, served[variant.backward_name(number)])
+                         for number, backward in enumerate(variant.backward))
+    return f'{{"of": {literal(of)}, "programs": ({programs},)}}'
+
+
+def _program_text(backward: Backward, name: str) -> str:
+    """What is told of one program of gradients."""
+    plan, made = backward.plan, backward.gradients
     results = computed_results(plan)
     gives = {who: results.index(node) for who, node in zip(made.gives, plan.results, strict=True)}
     tensors = plan_tensors(plan)
     leaves = [*(leaf for leaf in plan.graph.inputs if leaf is not None), *tensors.values()]
     orders = tuple(leaf.get("order") for leaf in leaves)
-    return (f'{{"of": {literal(of)}, "gives": {literal(gives)}, "tensors": {literal(tuple(tensors))}, '
-            f'"orders": {literal(orders if any(orders) else ())}, '
-            f'"run": _kernelwright_{served[f"{variant.mode}_{BACKWARD}"]}}}')
+    return (f'{{"gives": {literal(gives)}, "tensors": {literal(tuple(tensors))}, '
+            f'"orders": {literal(orders if any(orders) else ())}, "run": _kernelwright_{name}}}')
 
 
 def banner(title: str) -> str:

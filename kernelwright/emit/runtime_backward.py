@@ -26,16 +26,20 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     names = (*ctx.places, *ctx.state)
     needed = ctx.needs_input_grad[5:]
-    if any([n and name in ctx.binding.buffers for name, n in zip(names, needed)]):
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers for name in wanted]):
         return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
-    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in backward["tensors"]]]
-    orders = backward["orders"] or (None,) * len(values)
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
     except RuntimeError:  # a batch of gradients in the place of one
         return None
-    found = _kernelwright_run(backward, values)
-    gives = backward["gives"]
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
     return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
 '''

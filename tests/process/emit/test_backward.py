@@ -328,6 +328,25 @@ def test_a_mode_without_an_adjoint_says_which_operator_has_none(tmp_path):
     assert [n for n in found.notes if "hardtanh.default has no backward of kernels" in n]
 
 
+def test_a_backward_that_eager_refuses_is_refused(tmp_path):
+    """What is written over was needed: kernels would find the gradients, of values that are there no more."""
+    text = """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(torch.exp(x * 2.0).relu_(), 1) * x
+
+        def get_inputs():
+            return [torch.randn(8, 16)]
+    """
+    original, made, source = emit(tmp_path, "refused", text)
+    assert "_kernelwright_gradients" not in source
+    for model in models(original, made)[:2]:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            model(torch.randn(8, 16, requires_grad=True)).sum().backward()
+    _, _, source = emit(tmp_path, "not_refused", text.replace("torch.exp(x * 2.0)", "(x * 2.0)"))
+    assert "_kernelwright_gradients" in source
+
+
 def test_a_backward_on_the_emulated_device(tmp_path):
     path = tmp_path / "norms.py"
     path.write_text("import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
