@@ -206,7 +206,7 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
     if not reason:
         return mode
     step = whole_mode(mode.captured, reason)
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), one_launch=False)
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), one_launch=False, backward=())
 
 
 def apart(mode: ModeProgram) -> list[ModeProgram]:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from kernelwright.adjoint.backward import make_backward
 from kernelwright.adjoint.table import NoAdjoint
+from kernelwright.emit.facts import frozen
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.problem import Problem
@@ -46,7 +47,7 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device) -> 
     try:
         if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
             raise NoAdjoint(refused)
-        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped))
+        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model)))
     except NoAdjoint as none:
         reason = str(none)
     except Exception as error:

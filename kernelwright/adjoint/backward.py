@@ -40,9 +40,10 @@ class Backward:
         return any(isinstance(who, int) for who in self.gradients.gives)
 
 
-def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset()) -> tuple[Backward, ...]:
+def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(),
+                  frozen: Collection[str] = ()) -> tuple[Backward, ...]:
     """The backward of a captured graph: that of its parameters alone, where it has some, and that of all. dropped:
-    rules that its forward was rewritten without.
+    rules that its forward was rewritten without. frozen: parameters whose gradients nobody asks for.
 
     Raises NoAdjoint with the reason why the original computation is to find the gradients, which it does anyway where
     no kernel is made.
@@ -51,6 +52,7 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     if captured.asks or captured.carried or captured.left:
         raise NoAdjoint("what a call keeps, or asks of gradients, has no backward of kernels")
     of, wanted = _reaching(captured)
+    wanted -= set(frozen)
     parameters = {who for who in wanted if isinstance(who, str)}
     graph = rewrite(captured, device, dropped | {KINKS}).graph
     try:

@@ -165,6 +165,11 @@ def own_classes(plan: Plan, model: nn.Module, inputs: Sequence[Any]) -> set[str]
     return found
 
 
+def frozen(model: nn.Module) -> tuple[str, ...]:
+    """The parameters that require no gradient."""
+    return tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
+
+
 def plan_parts(plan: Plan) -> list[PartCall]:
     """The calls of submodules that stay with PyTorch, in the order of the plan's steps."""
     return parts_of([s.node for s in plan.steps if isinstance(s, TorchStep)])

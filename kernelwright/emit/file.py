@@ -20,6 +20,7 @@ from kernelwright.emit.embedded import PLACE, Library, libraries_text
 from kernelwright.emit.facts import (
     Facts,
     conditions,
+    frozen,
     has_objects,
     is_recordable,
     keeps_functions,
@@ -252,10 +253,10 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
 def backward_text(variant: Variant, served: Mapping[str, str]) -> str:
     """What a backward by kernels is told of its program.
 
-    of: by their places those computed results whose gradients it reads. programs: those of fewer gradients first.
-    gives: by input's place or parameter's name the place of its gradient among the results. tensors: of the model,
-    which follow arguments and gradients. orders: of the axes of all of these in memory, None of the usual one; () where
-    no tensor has another.
+    of: by their places those computed results whose gradients it reads. frozen: parameters of whose gradients nothing
+    is known. programs: those of fewer gradients first. gives: by input's place or parameter's name the place of its
+    gradient among the results. tensors: of the model, which follow arguments and gradients. orders: of the axes of all
+    of these in memory, None of the usual one; () where no tensor has another.
     """
     if not variant.backward:
         return "None"
@@ -263,7 +264,7 @@ def backward_text(variant: Variant, served: Mapping[str, str]) -> str:
     of = tuple(computed.index(variant.plan.results[number]) for number in variant.backward[0].gradients.of)
     programs = ", ".join(_program_text(backward, served[variant.backward_name(number)])
                          for number, backward in enumerate(variant.backward))
-    return f'{{"of": {literal(of)}, "programs": ({programs},)}}'
+    return f'{{"of": {literal(of)}, "frozen": {literal(frozen(variant.model))}, "programs": ({programs},)}}'
 
 
 def _program_text(backward: Backward, name: str) -> str:

@@ -27,7 +27,7 @@ def _kernelwright_gradients(ctx, gradients):
     names = (*ctx.places, *ctx.state)
     needed = ctx.needs_input_grad[5:]
     wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers for name in wanted]):
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
         return None
     everything = backward["programs"][-1]["gives"]
     program = next(p for p in backward["programs"]

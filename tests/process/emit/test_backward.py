@@ -167,6 +167,22 @@ def test_frozen_parameters_get_none(emitted):
     assert_near(found, all_gradients(old, inputs))
 
 
+def test_parameters_that_were_frozen_are_the_originals(tmp_path):
+    text = PROBLEMS["layers"].replace("self.second = nn.Linear(24, 8)", "self.second = nn.Linear(24, 8)\n"
+                                      + " " * 16 + "self.first.weight.requires_grad_(False)")
+    original, made, source = emit(tmp_path, "frozen", text)
+    assert '"frozen": (\'first.weight\',)' in source
+    old, new, inputs = models(original, made)
+    with found_by_kernels(made):
+        found = all_gradients(new, inputs)
+    assert_near(found, all_gradients(old, inputs))
+    for model in (old, new):
+        model.first.weight.requires_grad_(True)
+    with found_by_kernels(made, False):
+        found = all_gradients(new, inputs)
+    assert_near(found, all_gradients(old, inputs))
+
+
 def test_gradients_of_gradients(emitted):
     original, made, _ = emitted["norms"]
     old, new, inputs = models(original, made)
