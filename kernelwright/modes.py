@@ -81,12 +81,11 @@ class ModeProgram:
 
     @cached_property
     def program(self) -> Hashable:
-        """Equal for modes that run the same program."""
+        """Equal for modes that run the same program, whatever finds their gradients."""
         contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), repr(self.captured.left), render(self.rewriting.graph),
-                self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch,
-                bool(self.backward))
+                self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch)
 
     def without_backward(self, reason: str) -> ModeProgram:
         """The mode whose gradients the original computation finds, with a note that says why."""

@@ -378,6 +378,9 @@ def written(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], 
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise
+            if any(m.backward for m in modes):
+                modes = [m.without_backward(told(error)) for m in modes]
+                continue
             refused = _unwritable(problem, modes, example, target, device)
             modes = without(modes, KernelFailed(refused, error), device)
 

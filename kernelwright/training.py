@@ -21,7 +21,7 @@ from kernelwright.adjoint.backward import make_backward
 from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.emit.facts import frozen
 from kernelwright.failures import is_ours, told
-from kernelwright.modes import ModeProgram, distinct
+from kernelwright.modes import ModeProgram
 from kernelwright.problem import Problem
 from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
@@ -143,7 +143,7 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
     """The modes, each with a note on what its step takes, and without kernels for its backward where these do not pay.
 
     emitted: the modes' module, which was certified. seconds: to measure for."""
-    programs = [m for m in distinct(list(modes)) if m.backward]
+    programs = [m for m in modes if m.backward]
     found: dict[str, ModeProgram] = {}
     for mode in programs:
         inputs = list(example)

@@ -251,7 +251,9 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             checked += parts
         else:
             checked.append(mode)
-        failures[failing.name if failing is not mode or known else mode.program] = Failure.of(certificate)
+        # Another mode of the program has its gradients from elsewhere.
+        alone = failing is not mode or known or bool(mode.backward)
+        failures[failing.name if alone else mode.program] = Failure.of(certificate)
     return checked, failures
 
 

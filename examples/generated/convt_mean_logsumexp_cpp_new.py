@@ -15,19 +15,6 @@ Training mode: 6 of 6 operators replaced.
   kernel k0_region_sum: sums of [16, 64, 512, 512] over classes of positions, one pass, to [16, 64, 1, 1]
   kernel k1_sum: sum over rows of [64, 3, 3] for each of [16, 128]: contract, cast
   kernel k2_logsumexp_cast: logsumexp over rows of [128] for each of [16]: logsumexp, add, mul, cast
-
-Inference mode: 6 of 6 operators replaced.
-  operations 619 GFLOP -> 271 MFLOP, memory traffic 5.4 GB -> 1.08 GB
-  rule sum of a convolution: sum_p conv(x, w)[p] = contraction of (sums of x over the positions each tap sees)
-    with (sums of taps); reassociates sums and products: where inputs are infinite, Inf and NaN may trade
-    places, and a sum of zeros may have another sign
-  rule round late (5 times): f(round(x)) = round(f(x)) up to the rounding of x; changes rounding
-  rule keep reduced axes: reduce(x) = reshape(reduce(x, keepdim)); bitwise
-  rule reduction over a unit axis: reduce over an axis of size one is the identity (log(exp(x)) = x); a sum of
-    one zero is +0; changes rounding
-  kernel k0_region_sum: sums of [16, 64, 512, 512] over classes of positions, one pass, to [16, 64, 1, 1]
-  kernel k1_sum: sum over rows of [64, 3, 3] for each of [16, 128]: contract, cast
-  kernel k2_logsumexp_cast: logsumexp over rows of [128] for each of [16]: logsumexp, add, mul, cast
 """
 
 

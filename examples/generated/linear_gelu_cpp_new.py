@@ -7,11 +7,6 @@ Training mode: 1 of 2 operators replaced.
   operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
   kernel k0_gelu_erf: pointwise over [4096, 4096]: gelu_erf
   PyTorch keeps linear: a contraction that PyTorch's library does well
-
-Inference mode: 1 of 2 operators replaced.
-  operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
-  kernel k0_gelu_erf: pointwise over [4096, 4096]: gelu_erf
-  PyTorch keeps linear: a contraction that PyTorch's library does well
 """
 
 

@@ -7,11 +7,6 @@ Training mode: 2 of 2 operators replaced.
   operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
   kernel k0_matmul_gelu_erf: product of 4096 x 2048 and 2048 x 4096, fp16x3 on tensor cores (float32 operands
     split into two float16 terms, three products): linear, gelu_erf
-
-Inference mode: 2 of 2 operators replaced.
-  operations 69.1 GFLOP -> 69.1 GFLOP, memory traffic 268 MB -> 268 MB
-  kernel k0_matmul_gelu_erf: product of 4096 x 2048 and 2048 x 4096, fp16x3 on tensor cores (float32 operands
-    split into two float16 terms, three products): linear, gelu_erf
 """
 
 

@@ -9,13 +9,6 @@ Training mode: 2 of 5 operators replaced.
   kernel k1_gelu_erf: pointwise over [32, 256, 2048]: gelu_erf
   PyTorch keeps linear (2 times): a contraction that PyTorch's library does well
   PyTorch keeps add: one operator that PyTorch does well; nothing fuses with it
-
-Inference mode: 2 of 5 operators replaced.
-  operations 34.8 GFLOP -> 34.8 GFLOP, memory traffic 394 MB -> 394 MB
-  kernel k0_mean_moments_add: moments over rows of [512] for each of [32, 256]: layer_norm
-  kernel k1_gelu_erf: pointwise over [32, 256, 2048]: gelu_erf
-  PyTorch keeps linear (2 times): a contraction that PyTorch's library does well
-  PyTorch keeps add: one operator that PyTorch does well; nothing fuses with it
 """
 
 
