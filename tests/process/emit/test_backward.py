@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from emitted_tools import emit, models
+from emitted_tools import emit, models, short_budgets, write_problem
 from torch.utils.checkpoint import checkpoint
 
 import kernelwright
+from kernelwright.adjoint.table import ADJOINTS, mul
 from kernelwright.roofline.devices import GENERIC_CPU
 
 PROBLEMS = {
@@ -370,3 +372,48 @@ def test_a_backward_on_the_emulated_device(tmp_path):
     found = kernelwright.optimize(path, target="cuda", effort="quick", baselines="none")
     assert '"run": _kernelwright_training_backward' in found.source
     assert [n for n in found.notes if n.startswith("Checked by emulation") and "training mode" in n], found.notes
+
+
+SMALL = PROBLEMS["norms"].replace("16, 32", "8, 16").replace("(32)", "(16)")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    short_budgets(monkeypatch)
+    return write_problem(tmp_path, "small", SMALL)
+
+
+def test_a_step_that_loses_has_its_gradients_from_the_original(small, monkeypatch):
+    monkeypatch.setattr("kernelwright.training.loses", lambda entries: True)
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if n.startswith("Training mode has no kernels for its backward: a step takes")]
+    assert all(mode.certificate.passed for mode in found.modes)
+
+
+def test_a_step_that_wins_says_what_it_takes(small):
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" in found.source
+    assert [n for n in found.notes if n.startswith("Training mode: a step takes")]
+    paths = {output.path for mode in found.modes for output in mode.certificate.recorded.gradients.outputs}
+    assert any(path.startswith("gradient of parameters alone") for path in paths)
+
+
+@pytest.mark.breaks
+def test_wrong_gradients_fail_the_certificate_and_go(small, monkeypatch):
+    rule = ADJOINTS["softmax"]
+    monkeypatch.setitem(ADJOINTS, "softmax", lambda *given: [mul(rule(*given)[0], 1.001)])
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if "no kernels for its backward: the program with them failed" in n], found.notes
+
+
+@pytest.mark.breaks
+def test_a_rule_that_fails_costs_the_backward_alone(small, monkeypatch):
+    def fail(*given: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(ADJOINTS, "softmax", fail)
+    found = kernelwright.explain(small, target="cpp", device=GENERIC_CPU)
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if "gradients from the original computation" in n and "a bug" in n], found.notes
