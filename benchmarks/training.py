@@ -120,7 +120,7 @@ def run(name: str, case: Case, effort: str, seconds: float) -> dict[str, Any]:
     torch.manual_seed(0)
     model, inputs = case.make().train(), list(case.inputs())
     result = kernelwright.optimize(model, inputs=tuple(inputs), effort=effort, baselines="none")
-    notes = [note for note in result.notes if "backward" in note or "gradients" in note or "a step" in note]
+    notes = [note for note in result.notes if "backward" in note or "gradients" in note]
     given = [x.requires_grad_(case.of_inputs) if x.is_floating_point() else x for x in inputs]
     own = result.module
     step, emitted = TrainingStep(own, given), sys.modules[type(own).__module__]

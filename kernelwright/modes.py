@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.adjoint.backward import Backward
+from kernelwright.adjoint.backward import Backward, make_backward
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
 from kernelwright.codegen.source import Unsuitable
-from kernelwright.emit.facts import is_recordable
+from kernelwright.emit.facts import frozen, is_recordable
 from kernelwright.emit.file import Variant
-from kernelwright.failures import FAILED, told
+from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, whole_mode, without_kind
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
@@ -30,6 +30,7 @@ from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.plan.steps import captured_steps, planned_steps, rewritten_alone
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
@@ -197,7 +198,16 @@ def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) 
     """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
     note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}, as the program with them " \
         f"failed: {found}"
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
+    plan = step.plan(mode.captured, device)
+    backward = mode.backward if plan.kernels else ()
+    if backward and step.rewriting.dropped != mode.rewriting.dropped:  # its graph is made by the same rules
+        try:
+            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model))
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+            backward = ()
+    return replace(mode, rewriting=step.rewriting, plan=plan, backward=backward, notes=(*mode.notes, note))
 
 
 def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:

@@ -140,7 +140,7 @@ def loses(entries: Mapping[str, Times]) -> bool:
 
 def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: ModuleType, example: Sequence[Any],
                  settings: Settings, stages: Stages, seconds: float) -> list[ModeProgram]:
-    """The modes, each with a note on what its step takes, and without kernels for its backward where these do not pay.
+    """The modes, without kernels for their backward where these do not pay.
 
     emitted: the modes' module, which was certified. seconds: to measure for."""
     programs = [m for m in modes if m.backward]
@@ -165,5 +165,5 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
         if loses(timing.entries):
             found[mode.name] = mode.without_backward(took)
         else:
-            found[mode.name] = replace(mode, notes=(*mode.notes, f"{words_of(mode.name).capitalize()} mode: {took}."))
+            stages.say(f"{words_of(mode.name).capitalize()} mode: {took}.")
     return [found.get(m.name, m) for m in modes]

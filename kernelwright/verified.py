@@ -251,9 +251,10 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             checked += parts
         else:
             checked.append(mode)
-        # Another mode of the program has its gradients from elsewhere.
-        alone = failing is not mode or known or bool(mode.backward)
-        failures[failing.name if alone else mode.program] = Failure.of(certificate)
+        failure = Failure.of(certificate)
+        # Another mode of the program may have its gradients from elsewhere.
+        alone = failing is not mode or known or (mode.backward and failure.recorded)
+        failures[failing.name if alone else mode.program] = failure
     return checked, failures
 
 

@@ -393,8 +393,8 @@ def test_a_step_that_loses_has_its_gradients_from_the_original(small, monkeypatc
 
 def test_a_step_that_wins_says_what_it_takes(small):
     found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
-    assert "_kernelwright_gradients" in found.source
-    assert [n for n in found.notes if n.startswith("Training mode: a step takes")]
+    assert "_kernelwright_gradients" in found.source and not found.notes
+    assert [s.words for s in found.spans if s.words.startswith("Training mode: a step takes")]
     paths = {output.path for mode in found.modes for output in mode.certificate.recorded.gradients.outputs}
     assert any(path.startswith("gradient of parameters alone") for path in paths)
 
