@@ -71,7 +71,8 @@ def unit_axis(node: Node, context: Context) -> Node | None:
 
 @rule("nested reductions", *SUMS, "amax", "amin", "prod", "logsumexp",
       law="sum_a sum_b x = sum_ab x; likewise mean, max, min, product, log-sum-exp",
-      condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES)
+      condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES,
+      keeps_kinks=False)  # equal maxima of maxima share a gradient otherwise than equal maxima of all
 def nested(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
     if x.op not in REDUCTIONS or x.op in MOMENTS or not (node["keepdim"] and x["keepdim"]):

@@ -26,6 +26,7 @@ from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.alike import SETTINGS, observe
+from kernelwright.fuzz.gradients import wrong_gradients
 from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of
 from kernelwright.fuzz.product import Made, make, row_of
 from kernelwright.ir.graph import Graph
@@ -168,6 +169,11 @@ def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
             with suppress(RuntimeError):  # a loss may refuse NaN
                 _captured_is_the_model(model, graph, DISTRIBUTIONS["with NaN"].apply(inputs, seed), narrow)
         _stages_agree(model, graph, inputs, target, seed)
+        if training:
+            with _Stage("backward"):
+                wrong = wrong_gradients(model, inputs, _places(graph), row_of(target))
+            if wrong:
+                raise _Wrong("backward", wrong)
 
 
 def _is_the_model_in_float64(model: nn.Module, graph: Graph, inputs: list[Any]) -> bool:

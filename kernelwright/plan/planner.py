@@ -101,6 +101,8 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     """
     if isinstance(step.kernel, (Contraction, Recurrence, Attention, BatchedProduct)):
         return None
+    if step.covers[0].kind == "special":  # it has no torch call
+        return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
     node = step.covers[0]
