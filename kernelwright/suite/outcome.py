@@ -38,7 +38,7 @@ def make_record(worker: WorkerProcess, queue: DeviceQueue, options: SuiteOptions
         "error": outcome.get("error"),
         "result": result,
         "propose": outcome.get("propose"),
-        "emitted": attempt.job.emitted if outcome["state"] == VERIFIED else None,
+        "emitted": attempt.job.emitted if outcome["state"] == VERIFIED and options.judge is None else None,
         "page": attempt.job.page if outcome["state"] == VERIFIED and outcome.get("page") else None,
         "log": log_name(attempt.job.problem) if outcome["state"] != VERIFIED else None,
         "stage": worker.stage,

@@ -117,10 +117,9 @@ class DeviceRunner:
             self.changed.wait_for(lambda: self.done or self.parts or self.failure, PATIENCE_SECONDS)
             if self.failure is not None:
                 raise self.failure
-            records, self.done = self.done, []
-            parts, self.parts = self.parts, []
-            stages = dict(self.stages)
-        return Told(tuple(parts), tuple(self._packed(record) for record in records), stages, self._free())
+            told = Told(tuple(self.parts), tuple(map(self._packed, self.done)), dict(self.stages), self._free())
+            self.parts, self.done = [], []
+        return told
 
     def close(self) -> None:
         """End every process."""

@@ -84,6 +84,7 @@ def test_what_is_lost_with_its_actor_twice_fails_with_why(cluster: Any, tmp_path
 
 
 def test_one_that_is_cancelled_ends_on_its_node(cluster: Any, tmp_path: Path) -> None:
+    """Its actor goes on, with this one and those after it."""
     journal, never = tmp_path / "journal.txt", tmp_path / "never"
     with serving(tmp_path / "service", runner="ray", workers=1) as service:
         client = client_of(service)
@@ -93,8 +94,10 @@ def test_one_that_is_cancelled_ends_on_its_node(cluster: Any, tmp_path: Path) ->
         client.cancel(name)
         assert client.get(name)["state"] == "cancelled"
         until(lambda: not Path(f"/proc/{process}").exists())
-        assert client.wait(client.submit(PROBLEM, telling(journal, "next"))["id"])["verdict"] == "OK"
-    assert begun(journal) == ["long", "next"]
+        for name in ("next", "last"):
+            assert client.wait(client.submit(PROBLEM, telling(journal, name))["id"])["verdict"] == "OK"
+    assert begun(journal) == ["long", "next", "last"]
+    assert len({processes(journal, name)[1] for name in ("long", "next", "last")}) == 1
 
 
 class _Said:

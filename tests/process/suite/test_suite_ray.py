@@ -159,7 +159,9 @@ def test_candidates_of_a_set_are_judged_once_each(cluster, tmp_path, monkeypatch
     for name, text in texts.items():
         (problem / f"{name}.py").write_text(text)
     options = SuiteOptions(output=tmp_path / "out", devices=("cpu",), workers=1, runner="ray")
-    result = judge_runner.judge_set(tmp_path / "set", JudgeSettings(target="cpp"), options)
+    said = _Said()
+    result = judge_runner.judge_set(tmp_path / "set", JudgeSettings(target="cpp"), options, said)
+    assert not [line for line in said.lines if "is lost" in line], "what ends a process ends no actor"
     assert [(r["id"], r["verdict"]) for r in result.records] == [
         ("p/a", "OK"), ("p/b", "WRONG-NUMERIC"), ("p/dies", "JUDGE-ERROR")]
     assert [r["result"]["reason"] for r in result.records[:2]] == ["a", "b"], "a node's copy has the candidate's name"
