@@ -251,7 +251,7 @@ def judge(
     no_time: options.NoTime = False,
     verdict_only: options.VerdictOnly = False,
     diagnose_budget: options.DiagnoseBudget = None,
-    sanitize: options.Sanitize = "auto",
+    sanitize: options.Sanitize = "off",
     tiny: options.Tiny = False,
     model: options.Model = None,
     limit: options.StageLimit = None,

@@ -64,7 +64,7 @@ class JudgeSettings:
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
     """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
-    sanitize: Literal["auto", "off", "on"] = "auto"
+    sanitize: Literal["auto", "off", "on"] = "off"
     """Whether the kernels of candidates that pass run under compute-sanitizer, on a GPU. auto: where it is there, and
     not with ``verdict_only``; on: always, and what could not be looked at limits a candidate."""
     rules: str = rule_sets.OWN

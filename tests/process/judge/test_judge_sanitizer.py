@@ -244,8 +244,9 @@ def test_who_is_looked_at() -> None:
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     wrong = CandidateResult("x.py", "WRONG-NUMERIC", "")
     asked = [is_wanted(result, settings, device) for result, settings, device in (
-        (PASSED, JudgeSettings(), gpu), (PASSED, JudgeSettings(), cpu), (wrong, JudgeSettings(), gpu),
-        (PASSED, JudgeSettings(sanitize="off"), gpu), (PASSED, JudgeSettings(verdict_only=True), gpu),
+        (PASSED, JudgeSettings(sanitize="auto"), gpu), (PASSED, JudgeSettings(sanitize="auto"), cpu),
+        (wrong, JudgeSettings(sanitize="auto"), gpu), (PASSED, JudgeSettings(), gpu),
+        (PASSED, JudgeSettings(verdict_only=True, sanitize="auto"), gpu),
         (PASSED, JudgeSettings(verdict_only=True, sanitize="on"), gpu))]
     assert asked == [True, False, False, False, False, True]
 
@@ -279,7 +280,7 @@ def test_who_has_a_fault_is_not_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     right = CANDIDATE.partition("SOURCE")[0]
     for name, text in (("model", MODEL), ("right", right), ("wrong", right.replace("x + self", "x - 1 - self"))):
         (tmp_path / f"{name}.py").write_text(text)
-    settings = JudgeSettings(target="cpp", effort="quick", seed=5, threads=1)
+    settings = JudgeSettings(target="cpp", effort="quick", seed=5, threads=1, sanitize="auto")
     found = judge_files(tmp_path / "model.py", [tmp_path / "right.py", tmp_path / "wrong.py"], settings)
     assert [c.verdict for c in found.candidates] == ["WRONG-RACE", "WRONG-NUMERIC"] and asked == ["right"]
     assert found.candidates[0].timing is None and "sanitize" in found.candidates[0].seconds and not found.ranking
