@@ -102,7 +102,7 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
     def make_inputs(seed: int) -> list[Any]:
         return fewer_entries(problem.make_inputs(seed), most)
 
-    small = [with_backward(m, few, device) if any(m.name == o.name and o.backward for o in modes) else m
+    small = [with_backward(m, few, device, stages) if any(m.name == o.name and o.backward for o in modes) else m
              for m in small]
     notes: list[str] = []
     small, left = _with_the_same_contractions(small, [m.plan for m in modes if m.plan.kernels])

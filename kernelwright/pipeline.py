@@ -100,7 +100,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         if emulated:
             module, certificates, timings = None, {}, {}
             with stages.stage("generate"):
-                modes = [with_backward(mode, example, device) for mode in modes]
+                modes = [with_backward(mode, example, device, stages) for mode in modes]
                 modes, _, _ = written(problem, modes, example, target, device)
             modes, text, found = select_without_device(problem, modes, example, target, device, settings,
                                                        stages)
@@ -160,8 +160,9 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
         device = device or current_device(TARGETS[target].device)
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
-        modes = [replace(with_backward(m, example, device), graph=graphs_wanted(settings, target)) for m in modes]
+        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         with stages.stage("generate"):
+            modes = [with_backward(mode, example, device, stages) for mode in modes]
             modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)
 

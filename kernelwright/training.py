@@ -39,8 +39,8 @@ from kernelwright.verify.observe import first_line
 RECOMPUTED = "recomputed"
 
 
-def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device) -> ModeProgram:
-    """A mode of training with kernels for its gradients, or with a note that says why there are none. Other modes, and
+def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, stages: Stages) -> ModeProgram:
+    """A mode of training with kernels for its gradients; where there are none ``stages`` are told why. Other modes, and
     those without kernels, stay as they are."""
     if not (mode.model.training and True in mode.recordings and mode.plan.kernels):
         return mode
@@ -54,8 +54,8 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device) -> 
         if not is_ours(error) or is_out_of_memory(error):
             raise
         reason = told(error)
-    note = f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}."
-    return replace(mode, notes=(*mode.notes, note))
+    stages.say(f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}.")
+    return mode
 
 
 def _refused(model: nn.Module, example: Sequence[Any]) -> str:

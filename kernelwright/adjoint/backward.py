@@ -60,15 +60,17 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     except NoAdjoint:  # an operator that rules made, maybe
         graph = captured
     kinds = [parameters, wanted] if parameters and parameters != wanted else [wanted]
-    return tuple(_planned(gradients(graph, of, kind), kind, captured, device) for kind in kinds)
+    return tuple(_planned(gradients(graph, of, kind), kind, captured, device, dropped)
+                 for kind in kinds)
 
 
-def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, device: Device) -> Backward:
+def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, device: Device,
+             dropped: Dropped) -> Backward:
     """The kernels of gradients of a graph that was made of a captured one. Raises NoAdjoint."""
     if set(found.gives) != wanted:
         raise NoAdjoint("gradients reach other tensors than operators show")
     found = replace(found, graph=_apart(found.graph))
-    rewriting = rewrite(found.graph, device)
+    rewriting = rewrite(found.graph, device, dropped)
     plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart)
     updated = {effect.name for effect in captured.effects}
     read = {n["name"] for n in walk(plan.graph.outputs) if n.op in ("buffer", "attribute")}

@@ -343,7 +343,7 @@ def test_a_mode_without_an_adjoint_says_which_operator_has_none(tmp_path):
                     "    return [torch.randn(8, 16)]\n")
     found = kernelwright.explain(path, target="cpp", device=GENERIC_CPU)
     assert "_kernelwright_gradients" not in found.source
-    assert [n for n in found.notes if "hardtanh.default has no backward of kernels" in n]
+    assert [s for s in found.spans if "hardtanh.default has no backward of kernels" in s.words] and not found.notes
 
 
 def test_a_backward_that_eager_refuses_is_refused(tmp_path):
@@ -416,4 +416,4 @@ def test_a_rule_that_fails_costs_the_backward_alone(small, monkeypatch):
     monkeypatch.setitem(ADJOINTS, "softmax", fail)
     found = kernelwright.explain(small, target="cpp", device=GENERIC_CPU)
     assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
-    assert [n for n in found.notes if "gradients from the original computation" in n and "a bug" in n], found.notes
+    assert [s for s in found.spans if "gradients from the original computation" in s.words and "a bug" in s.words]
