@@ -222,8 +222,7 @@ def bench(
             "propose": proposals.read_options(propose), "work": proposals.WORK}
         asked = SuiteOptions(settings=settings, output=output, resume=resume, force=force, workers=workers,
                              filters=tuple(filters or ()), devices=tuple(filter(None, devices.split(","))),
-                             limit=limit, memory=memory, runner=runner, address=address,
-                             **candidates)
+                             limit=limit, memory=memory, runner=runner, address=address, **candidates)
         result = run_suite(folder, asked, progress)
         return lambda: render_text(result, **page()), result.as_json, result.exit_status
 
@@ -252,6 +251,7 @@ def judge(
     no_time: options.NoTime = False,
     verdict_only: options.VerdictOnly = False,
     diagnose_budget: options.DiagnoseBudget = None,
+    sanitize: options.Sanitize = "auto",
     tiny: options.Tiny = False,
     model: options.Model = None,
     limit: options.StageLimit = None,
@@ -268,10 +268,8 @@ def judge(
 ) -> int:
     """Judge files that claim to be PATH's ModelNew: verdict, reason, time and rank of each.
 
-    With --set, judge all candidates of many problems; what has a result is not judged again.
-
-    Exit status: 0 if every candidate is right, 1 if one is not, 3 if the judge failed its own self-test or could not
-    judge one.
+    With --set, judge all candidates of many problems; what has a result is not judged again. Exit status: 0 if every
+    candidate is right, 1 if one is not, 3 if the judge failed its own self-test or could not judge one.
     """
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], Mapping[str, Any]], int]:
@@ -283,9 +281,9 @@ def judge(
         given: dict[str, Any] = {
             "target": target, "device": device, "precision": precision, "effort": effort, "backward": backward,
             "own_kernels": own_kernels, "rules": rules, "seed": seed, "threads": threads, "time": not no_time,
-            "verdict_only": verdict_only, "diagnose_budget": diagnose_budget, "tiny": tiny, "model": model,
-            "limit": limit, "memory": memory, "prompt": prompt, "output": output, "known": tuple(known or ()),
-            "report": report, "force": force, "json": json, "quiet": quiet}
+            "verdict_only": verdict_only, "diagnose_budget": diagnose_budget, "sanitize": sanitize, "tiny": tiny,
+            "model": model, "limit": limit, "memory": memory, "prompt": prompt, "output": output, "report": report,
+            "known": tuple(known or ()), "force": force, "json": json, "quiet": quiet}
         if not whole_set:
             settings = JudgeSettings(**given)
             if prompt:
@@ -400,6 +398,8 @@ def serve(
     stage_limit: options.LimitOfStages = None,
     memory: options.CandidateMemory = None,
     devices: options.Devices = "",
+    runner: options.Runner = "local",
+    address: options.Address = "",
     target: options.Place = "auto",
     threads: options.Threads = None,
     json: options.Json = False,
@@ -411,8 +411,8 @@ def serve(
         from kernelwright.serve.command import serve as run
 
         left = run(progress, line, json, host=host, port=port, folder=folder, tokens=tokens, problems=problems,
-                   workers=workers, queue=queue, limit=limit, stage_limit=stage_limit, memory=memory,
-                   devices=tuple(filter(None, devices.split(","))), target=target, threads=threads)
+                   workers=workers, queue=queue, limit=limit, stage_limit=stage_limit, memory=memory, target=target,
+                   devices=tuple(filter(None, devices.split(","))), threads=threads, runner=runner, address=address)
         return lambda: f"{left} submissions wait", lambda: {"schema": 1, "waiting": left}
 
     line = cli_frame.line_writer()

@@ -164,6 +164,9 @@ Device = Annotated[int | None, typer.Option(metavar="N", help="The GPU, as PyTor
 NoTime = Annotated[bool, typer.Option("--no-time", help="No times and no ranks; what is wrong is diagnosed.")]
 VerdictOnly = Annotated[bool, typer.Option(
     "--verdict-only", help="Verdicts in seconds beyond the build: no times, no diagnosis, a short check.")]
+Sanitize = Annotated[str, typer.Option(
+    "--sanitize", metavar="auto|off|on", help="Run kernels of candidates that pass under compute-sanitizer, on a GPU; "
+    "auto: where it is there, and not with --verdict-only.")]
 DiagnoseBudget = Annotated[float | None, typer.Option(
     "--diagnose-budget", metavar="SECONDS", help="How long a wrong candidate's diagnosis may take; 0: none; by default "
     "by the effort.")]
@@ -173,9 +176,9 @@ Prompt = Annotated[bool, typer.Option(
 Known = Annotated[list[Path] | None, typer.Option(
     "--known", metavar="PATH", help="A file or folder with which candidates' texts are compared; read, never run; may "
     "be given several times.")]
-StageLimit = Annotated[float | None, typer.Option(
-    "--limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 and "
-    "60.")]
+StageLimit = Annotated[str | None, typer.Option(
+    "--limit", metavar="SECONDS[,SECONDS]", help="Time that a candidate may take to build, and for a call; one number "
+    "is for both; by default 240,60.")]
 CandidateMemory = Annotated[float | None, typer.Option(
     "--memory", metavar="GIB", help="Host memory that a candidate may use; by default a share of what is free.")]
 
@@ -253,6 +256,6 @@ KnownProblems = Annotated[Path | None, typer.Option(
 QueueLimit = Annotated[int, typer.Option("--queue", metavar="N", help="Submissions that may wait.")]
 SubmissionLimit = Annotated[float, typer.Option(
     "--limit", metavar="SECONDS", help="Time that a submission may take in all, not counting time stopped for others.")]
-LimitOfStages = Annotated[float | None, typer.Option(
-    "--stage-limit", metavar="SECONDS", help="Time that a candidate may take to build, and for a call; by default 240 "
-    "and 60.")]
+LimitOfStages = Annotated[str | None, typer.Option(
+    "--stage-limit", metavar="SECONDS[,SECONDS]", help="Time that a candidate may take to build, and for a call; one "
+    "number is for both; by default 240,60.")]

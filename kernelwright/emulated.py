@@ -37,6 +37,7 @@ from kernelwright.programs import Stages, as_captured, emitted_text, new_model, 
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
+from kernelwright.training import with_backward
 from kernelwright.truths import inputs_of
 from kernelwright.verified import REFUSED, SEARCHES, Failure, culprits_of, misfit, step_from, unbuildable
 from kernelwright.verify.certificate import Plan as Trials
@@ -101,6 +102,8 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
     def make_inputs(seed: int) -> list[Any]:
         return fewer_entries(problem.make_inputs(seed), most)
 
+    small = [with_backward(m, few, device) if any(m.name == o.name and o.backward for o in modes) else m
+             for m in small]
     notes: list[str] = []
     small, left = _with_the_same_contractions(small, [m.plan for m in modes if m.plan.kernels])
     if left:
@@ -143,6 +146,10 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
             return modes, notes + list(checked.values())
         for place, mode in enumerate(small):
             if (failure := failures.get(mode.name)) is None:
+                continue
+            if mode.backward and failure.recorded:
+                small[place] = mode.without_backward(failure.finding)
+                modes = [m.without_backward(failure.finding) if m.name == mode.name else m for m in modes]
                 continue
             culprits = Culprits()
             if searches[mode.name] < SEARCHES:

@@ -32,7 +32,7 @@ def in_one_launch(mode: ModeProgram, device: Device, reason: str) -> ModeProgram
         return None
     step = whole_mode(mode.captured, reason)
     found = replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), recordings=(False,),
-                    graph=True, one_launch=True)
+                    graph=True, one_launch=True, backward=())
     return found if is_recordable(found.plan) else None
 
 

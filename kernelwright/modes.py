@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.adjoint.backward import Backward, make_backward
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
 from kernelwright.codegen.source import Unsuitable
-from kernelwright.emit.facts import is_recordable
+from kernelwright.emit.facts import frozen, is_recordable
 from kernelwright.emit.file import Variant
-from kernelwright.failures import FAILED, told
+from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, whole_mode, without_kind
 from kernelwright.ir.graph import Graph, render
 from kernelwright.ir.node import Node
@@ -29,6 +30,7 @@ from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.plan.steps import captured_steps, planned_steps, rewritten_alone
+from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
@@ -44,7 +46,8 @@ class ModeProgram:
     recordings: whether its calls record gradients; both where that changes nothing in the graph. notes: sentences on
     what was given up, and why. graph: whether the program runs as a CUDA graph where it can. one_launch: whether the
     program is PyTorch's calls alone, for the sake of that graph. regions: what was measured of its kernels. dtype: the
-    floating-point type of the calls that it serves, where a file serves several.
+    floating-point type of the calls that it serves, where a file serves several. backward: kernels for the gradients of
+    calls that record them; none where the original computation finds these.
     """
 
     name: str
@@ -58,6 +61,7 @@ class ModeProgram:
     one_launch: bool = False
     regions: tuple[RegionUse, ...] = ()
     dtype: str = ""
+    backward: tuple[Backward, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -78,11 +82,18 @@ class ModeProgram:
 
     @cached_property
     def program(self) -> Hashable:
-        """Equal for modes that run the same program."""
+        """Equal for modes that run the same program, whatever finds their gradients."""
         contractions = frozenset((node, repr(config)) for node, config in self.plan.contractions.items())
         return (render(self.captured), repr(self.captured.structure),
                 tuple(r.strides for r in self.captured.results), repr(self.captured.left), render(self.rewriting.graph),
                 self.plan.kept_whole, self.plan.unrolled, contractions, self.plan.channels_last, self.one_launch)
+
+    def without_backward(self, reason: str) -> ModeProgram:
+        """The mode whose gradients the original computation finds, with a note that says why."""
+        if not self.backward:
+            return self
+        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {reason.rstrip('.')}."
+        return replace(self, backward=(), notes=(*self.notes, note))
 
 
 def unknown(name: str, model: nn.Module, recordings: tuple[bool, ...] = (False, True)) -> ModeProgram:
@@ -143,6 +154,8 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
     has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
     fault: all of it go, with the rules that made it, and no more; nor are sizes that it does not take."""
+    if any(_fails_backward(mode, failed) for mode in modes):
+        return [mode.without_backward(str(failed.cause)) if _fails_backward(mode, failed) else mode for mode in modes]
     if isinstance(failed.cause, NoSkeleton):
         return [_without_kind(mode, failed.cause, device) for mode in modes]
     reason = str(failed.cause) if isinstance(failed.cause, Unsuitable) else told(failed.cause)
@@ -155,6 +168,13 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
             raise failed.cause
         result = [original(mode, reason, device) for mode in modes]
     return [with_failures(mode) for mode in result]
+
+
+def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
+    """Whether a kernel that failed may be one of a mode's backward."""
+    kernels = [step.kernel for step in failed.steps]
+    return bool(mode.backward) and (not kernels or any(
+        step.kernel in kernels for backward in mode.backward for step in backward.plan.kernels))
 
 
 def _without_kind(mode: ModeProgram, lacking: NoSkeleton, device: Device) -> ModeProgram:
@@ -178,7 +198,16 @@ def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) 
     """The mode planned again with something given up, and the note that says so. found: what was wrong with it."""
     note = f"{words_of(mode.name).capitalize()} mode is planned without {step.without}, as the program with them " \
         f"failed: {found}"
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), notes=(*mode.notes, note))
+    plan = step.plan(mode.captured, device)
+    backward = mode.backward if plan.kernels else ()
+    if backward and step.rewriting.dropped != mode.rewriting.dropped:  # its graph is made by the same rules
+        try:
+            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model))
+        except Exception as error:
+            if not is_ours(error) or is_out_of_memory(error):
+                raise
+            backward = ()
+    return replace(mode, rewriting=step.rewriting, plan=plan, backward=backward, notes=(*mode.notes, note))
 
 
 def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
@@ -186,14 +215,15 @@ def original(mode: ModeProgram, reason: str, device: Device) -> ModeProgram:
     if not reason:
         return mode
     step = whole_mode(mode.captured, reason)
-    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), one_launch=False)
+    return replace(mode, rewriting=step.rewriting, plan=step.plan(mode.captured, device), one_launch=False, backward=())
 
 
 def apart(mode: ModeProgram) -> list[ModeProgram]:
     """A mode as two where it serves calls that record gradients and calls that do not."""
     if len(mode.recordings) == 1:
         return [mode]
-    return [replace(mode, recordings=(False,)), replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
+    return [replace(mode, recordings=(False,), backward=()),
+            replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
 
 
 def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device

@@ -37,6 +37,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
 from kernelwright.settings import Options, Settings, changed, check_output, check_versions
+from kernelwright.training import with_backward
 from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate
@@ -99,6 +100,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         if emulated:
             module, certificates, timings = None, {}, {}
             with stages.stage("generate"):
+                modes = [with_backward(mode, example, device) for mode in modes]
                 modes, _, _ = written(problem, modes, example, target, device)
             modes, text, found = select_without_device(problem, modes, example, target, device, settings,
                                                        stages)
@@ -158,7 +160,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)
         device = device or current_device(TARGETS[target].device)
         modes, notes = understand(problem, example, device, settings, stages, predict=True)
-        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
+        modes = [replace(with_backward(m, example, device), graph=graphs_wanted(settings, target)) for m in modes]
         with stages.stage("generate"):
             modes, text, _ = written(problem, modes, example, target, device)
     return _result(problem, modes, device, target, text, notes, stages, {}, {}, None)

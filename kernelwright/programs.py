@@ -332,11 +332,16 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     very kernels, that it holds. sized: what serves calls of several sizes, where the file does. examples: the example
     inputs by floating-point type, the model's own first, where the file serves several."""
     useful = [m for m in modes if m.runs]
-    plans, sources = generate([m.plan for m in useful], target)
+    if sized is not None:
+        useful = [replace(m, backward=()) for m in useful]
+    count = len(useful)
+    plans, sources = generate([*(m.plan for m in useful), *(b.plan for m in useful for b in m.backward)], target)
+    backward = iter(plans[count:])
+    backwards = [tuple(replace(b, plan=next(backward)) for b in m.backward) for m in useful]
     support = support_text(sources.values(), target) if sources else ""
     examples = examples or {}
-    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype)
-                for m, p in zip(useful, plans, strict=True)]
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b)
+                for m, p, b in zip(useful, plans[:count], backwards, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]
@@ -377,6 +382,9 @@ def written(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], 
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise
+            if any(m.backward for m in modes):
+                modes = [m.without_backward(told(error)) for m in modes]
+                continue
             refused = _unwritable(problem, modes, example, target, device)
             modes = without(modes, KernelFailed(refused, error), device)
 

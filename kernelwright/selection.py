@@ -36,6 +36,7 @@ from kernelwright.timing.baselines import (
     launches_matter,
     time_model,
 )
+from kernelwright.training import faster_steps, with_backward
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning
@@ -54,6 +55,8 @@ from kernelwright.verify.state import State
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
+#: Of the time for timing, the share that steps of training have: three programs, of which each has a backward.
+_STEPS = 0.5
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
 #: Calls of the model that a first build and check of a mode takes as long as (68 and 71 of networks with 0.3 and 0.45 s
@@ -79,7 +82,8 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     keep: gets the text of each file that passed its check, the last time before it is timed. truths: gets what is found
     out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
-    planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
+    planned = [with_backward(part, example, device) for mode in modes
+               for part in with_strides_of_eager(problem, mode, example, device, settings)]
     tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
     truths = truths if truths is not None else Truths(problem.device)
 
@@ -105,6 +109,16 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     finally:
         tuning.stop_building()
     keep(text)
+    if budget.measures and any(m.backward for m in modes):
+        kept = faster_steps(problem, modes, emitted, example, settings, stages,
+                            max(_LEAST_SECONDS, _STEPS * budget.share("time")))
+        lost = any(old.backward and not m.backward for m, old in zip(kept, modes, strict=True))
+        first = certified(kept, brief=True) if lost else (kept, text, emitted, certificates)
+        modes, text, emitted, certificates = first
+        keep(text)
+        settled = {m.name: m for m in modes}
+        planned = [replace(p, backward=m.backward, notes=m.notes) if (m := settled.get(p.name)) is not None else p
+                   for p in planned]
     if budget.measures:
         before = {(k.name, k.recordings, id(k.plan)): p for k, p in zip(known, planned, strict=True)}
         same = [before.get((m.name, m.recordings, id(m.plan))) for m in modes]

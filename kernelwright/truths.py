@@ -148,6 +148,7 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
         # Values that the model refuses end in an assertion on the device, which nothing survives.
         planned = tuple(trial for trial in planned if trial.distribution == AS_GIVEN)
     return Trials(trials=planned, repeats=2 if mode.plan.kernels else 0, unchanged=not mode.plan.kernels,
+                  parameters_alone=len(mode.backward) > 1,
                   # Other values and other parameters are tried whatever the budget: the model's own hide faults.
                   required=2, budget_seconds=seconds,
                   tolerance=Tolerance(nonfinite="sign" if signed else "position",

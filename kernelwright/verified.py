@@ -150,6 +150,9 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             failure = failures.get(mode.name) or failures.get(mode.program)
             if failure is None or mode.name in certificates:
                 continue
+            if mode.backward and failure.recorded:
+                stepped[mode.name] = mode.without_backward(f"the program with them failed: {failure.finding}")
+                continue
             if not mode.plan.kernels:  # then the file around it is at fault, as far as there is one
                 if not any(m.plan.kernels for m in modes):
                     given_by_model(problem, mode, example, settings, recording=False)
@@ -238,7 +241,7 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             checked.append(_with_earlier(mode, certificate, key, earlier) if key else mode)
             continue
         failing = mode
-        if len(mode.recordings) == 2 and mode.plan.kernels and (
+        if len(mode.recordings) == 2 and mode.plan.kernels and not mode.backward and (
                 certificate.recorded is not None or certificate.is_other_computation):
             # What fails is one of two: the other one passed, or is still to be certified.
             parts = apart(mode)
@@ -248,7 +251,10 @@ def _checked(problem: Problem, modes: list[ModeProgram], text: str, emitted: Mod
             checked += parts
         else:
             checked.append(mode)
-        failures[failing.name if failing is not mode or known else mode.program] = Failure.of(certificate)
+        failure = Failure.of(certificate)
+        # Another mode of the program may have its gradients from elsewhere.
+        alone = failing is not mode or known or (mode.backward and failure.recorded)
+        failures[failing.name if alone else mode.program] = failure
     return checked, failures
 
 
@@ -364,7 +370,8 @@ def built(problem: Problem, modes: list[ModeProgram], example: list[Any], target
 def unbuildable(parts: tuple, messages: Callable[[str], str]) -> list[KernelStep]:
     """The kernels of a text that do not compile, by halves; all where each does. messages: a compiler's."""
     variants, sources, support = parts
-    kernels = list({sources[step].name: step for variant in variants for step in variant.plan.kernels}.values())
+    kernels = list({sources[step].name: step for variant in variants for _, plan in variant.programs()
+                    for step in plan.kernels}.values())
 
     def fails(kept: Sequence[KernelStep]) -> bool:
         return bool(messages("\n".join((support, *(sources[step].definition for step in kept)))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,11 @@ from kernelwright.timing.rounds import MOST_ROUNDS
 # No clock decides about an example, on no machine; what a test says itself comes on top (`graph_tools.examples`).
 settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
+
+# PyTorch traces what it compiles, with stacks and graphs as text, for whoever listens: pytest listens to all loggers
+# that keep to themselves. The package has loaded it by now.
+logging.getLogger("torch.__trace").handlers.clear()
+logging.getLogger("torch.__trace").propagate = True
 
 _numbers = itertools.count()
 

@@ -92,13 +92,15 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_3a0b0dad2f3a"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_5b4b191c85ff"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_region_sum', 'k2_sum', 'k3_channel_energy', 'k4_sum_cast',
                                 'k5_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k7_moments_mean_sum', 'k8_mean', 'k9_mul', 'k10_sum'],
+    "kernelwright_training_backward_0": ['k7_moments_mean_sum', 'k8_mean', 'k9_mul', 'k10_sum'],
     "kernelwright_inference_0": ['k0_region_sum', 'k1_region_sum', 'k6_sum_cast'],
 }
 
@@ -140,6 +142,94 @@ template <typename real> static inline real kw_unfused_sub(real x, real y) { ret
 
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
 static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x); }
+
+// 32 bytes of values; g++ lowers its operations to the registers that the processor has.
+template <typename real> struct kw_vector {
+  typedef real type __attribute__((vector_size(32)));
+  typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  static constexpr int64_t lanes = 32 / sizeof(real);
+  static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
+};
+
+// The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
+template <typename real, typename F>
+static inline double kw_fold_sum(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  constexpr int64_t L = V::lanes;
+  typename V::type a{}, b{}, c{}, d{};
+  int64_t i = 0;
+  for (; i + 4 * L <= count; i += 4 * L) {
+    a += function(V::load(values + i));
+    b += function(V::load(values + i + L));
+    c += function(V::load(values + i + 2 * L));
+    d += function(V::load(values + i + 3 * L));
+  }
+  for (; i + L <= count; i += L) a += function(V::load(values + i));
+  a = (a + b) + (c + d);
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(values[i]);
+  return total;
+}
+
+template <typename real> struct kw_sum_of {
+  double total = 0;
+  void block(const real* values, int64_t count) {
+    total += kw_fold_sum(values, count, [](auto x) { return x; });
+  }
+  void merge(const kw_sum_of& other) { total += other.total; }
+  real value() const { return real(total); }
+};
+
+// The sum of function(value) over a block, in double. function takes vectors and scalars of double.
+template <typename real, typename F>
+static inline double kw_fold_wide(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  typedef typename V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    b += function(__builtin_convertvector(V::load(values + i + L), wide));
+  }
+  a += b;
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+
+// Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
+// relative to the first element, so that a constant row has exactly that mean and no variance: a norm
+// divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
+// squares nor sums of them leave its range where the elements are floats.
+template <typename real> struct kw_moments_of {
+  double count = 0, total = 0, squares = 0;
+  real origin = 0;
+  void join(double n, double sum, double deviations) {
+    if (n == 0) return;
+    const double gap = count > 0 ? sum / n - total / count : 0.0;
+    squares += (deviations < 0 ? 0.0 : deviations) + gap * gap * (count * n / (count + n));
+    total += sum;
+    count += n;
+  }
+  void block(const real* values, int64_t n) {
+    if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
+    const double base = origin;
+    const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
+    const double mean = base + sum / n, rest = sum / n - (mean - base);
+    const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
+    join(double(n), sum, around - n * rest * rest);
+  }
+  void merge(const kw_moments_of& other) {
+    if (count == 0) origin = other.origin;
+    join(other.count, other.total + other.count * (double(other.origin) - double(origin)), other.squares);
+  }
+  real mean() const { return real(double(origin) + total / count); }
+  real variance() const { return real(squares / count); }
+  real deviation() const { return real(std::sqrt(squares / count)); }
+};
 
 //// k0_region_sum
 // convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
@@ -1169,6 +1259,195 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
   return nullptr;
 }
 
+//// k7_moments_mean_sum
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Rows of 16 x 25920 for each of 128: moments, sum, sum.
+static const char* k7_moments_mean_sum(const float* __restrict__ in0, const float* __restrict__ in1,
+                                       const float* __restrict__ in2, float* __restrict__ out0,
+                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+                                       float* __restrict__ out4, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 128; ++point) {
+    const int64_t i0 = point;
+    kw_moments_of<real> accumulator0;
+    for (int64_t segment = 0; segment < 416; ++segment) {
+      const int64_t r0 = segment / 26;
+      const int64_t block = segment % 26;
+      const int64_t begin = block * 1024;
+      const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
+      accumulator0.block(in0 + 25920 * i0 + 3317760 * r0 + begin, end - begin);
+    }
+    const real reduced0_mean = accumulator0.mean();
+    const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
+    alignas(64) real values1[1024];
+    alignas(64) real values2[1024];
+    kw_sum_of<real> accumulator1;
+    kw_sum_of<real> accumulator2;
+    const real c1_0 = real(in2[i0]);
+    const real c1_1 = reduced0_mean * real(2.0);
+    const real c1_2 = reduced0_deviation * real(2.0);
+    const real c1_3 = real(c1_2 < real(1000000000000000.0));
+    const real c1_4 = reduced0_variance * real(4.0);
+    const real c1_5 = kw_unfused_add(c1_4, real(1e-05));
+    const real c1_6 = real(1) / kw_sqrt(c1_5);
+    const real c1_7 = real(1) / c1_2;
+    const real c1_8 = kw_select(c1_3 != real(0), c1_6, c1_7);
+    for (int64_t segment = 0; segment < 416; ++segment) {
+      const int64_t r0 = segment / 26;
+      const int64_t block = segment % 26;
+      const int64_t begin = block * 1024;
+      const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
+      const real w0 = real(in1[i0 + 128 * r0]);
+      const real w1 = w0 / real(25920.0);
+      const real w2 = w1 * c1_0;
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        const real v0 = real(in0[25920 * i0 + 3317760 * r0 + r1]);
+        const real v1 = v0 * real(2.0);
+        const real v2 = kw_unfused_sub(v1, c1_1);
+        const real v3 = v2 * c1_8;
+        const real v4 = w2 * v3;
+        const real v5 = w1 * v3;
+        values1[r1 - begin] = v4;
+        values2[r1 - begin] = v5;
+      }
+      accumulator1.block(values1, end - begin);
+      accumulator2.block(values2, end - begin);
+    }
+    const real reduced1 = accumulator1.value();
+    const real reduced2 = accumulator2.value();
+    const real t9 = reduced1 / real(414720.0);
+    out0[i0] = reduced0_deviation;
+    out1[i0] = reduced0_variance;
+    out2[i0] = reduced0_mean;
+    out3[i0] = t9;
+    out4[i0] = reduced2;
+  }
+  return nullptr;
+}
+
+//// k8_mean
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Rows of 16 x 25920 for each of 128: sum.
+static const char* k8_mean(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
+                           void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 128; ++point) {
+    const int64_t i0 = point;
+    alignas(64) real values0[1024];
+    kw_sum_of<real> accumulator0;
+    const real c0_0 = real(in1[i0]);
+    for (int64_t segment = 0; segment < 416; ++segment) {
+      const int64_t r0 = segment / 26;
+      const int64_t block = segment % 26;
+      const int64_t begin = block * 1024;
+      const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
+      const real w0 = real(in0[i0 + 128 * r0]);
+      const real w1 = w0 / real(25920.0);
+      const real w2 = w1 * c0_0;
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        values0[r1 - begin] = w2;
+      }
+      accumulator0.block(values0, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real t1 = reduced0 / real(414720.0);
+    out0[i0] = t1;
+  }
+  return nullptr;
+}
+
+//// k9_mul
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Pointwise over 16 x 128 x 25920.
+static const char* k9_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                          const float* __restrict__ in3, const float* in4, const float* __restrict__ in5,
+                          const float* __restrict__ in6, const float* __restrict__ in7, float* out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 8192; ++task) {
+    const int64_t i0 = task / 512;
+    const int64_t i1 = task / 4 % 128;
+    const int64_t block = task % 4;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 25920 ? first + 8192 : 25920;
+    const real c0 = real(in0[i1]);
+    const real c1 = c0 * real(2.0);
+    const real c2 = real(c1 < real(1000000000000000.0));
+    const real c3 = real(in1[i1]);
+    const real c4 = c3 * real(4.0);
+    const real c5 = kw_unfused_add(c4, real(1e-05));
+    const real c6 = real(1) / kw_sqrt(c5);
+    const real c7 = real(1) / c1;
+    const real c8 = kw_select(c2 != real(0), c6, c7);
+    const real c9 = real(in2[128 * i0 + i1]);
+    const real c10 = c9 / real(25920.0);
+    const real c11 = real(in3[i1]);
+    const real c12 = c10 * c11;
+    const real c13 = real(in5[i1]);
+    const real c14 = c13 * real(2.0);
+    const real c15 = real(in6[i1]);
+    const real c16 = real(in7[i1]);
+    #pragma omp simd
+    for (int64_t i2 = first; i2 < last; ++i2) {
+      const real v0 = real(in4[3317760 * i0 + 25920 * i1 + i2]);
+      const real v1 = v0 * real(2.0);
+      const real v2 = kw_unfused_sub(v1, c14);
+      const real v3 = v2 * c8;
+      const real v4 = v3 * c15;
+      const real v5 = kw_unfused_sub(c12, v4);
+      const real v6 = v5 - c16;
+      const real v7 = c8 * v6;
+      const real v8 = v7 * real(2.0);
+      out0[3317760 * i0 + 25920 * i1 + i2] = v8;
+    }
+  }
+  return nullptr;
+}
+
+//// k10_sum
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Rows of 16 x 25920 for each of 128: sum.
+static const char* k10_sum(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 128; ++point) {
+    const int64_t i0 = point;
+    alignas(64) real values0[1024];
+    kw_sum_of<real> accumulator0;
+    for (int64_t segment = 0; segment < 416; ++segment) {
+      const int64_t r0 = segment / 26;
+      const int64_t block = segment % 26;
+      const int64_t begin = block * 1024;
+      const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
+      const real w0 = real(in0[i0 + 128 * r0]);
+      const real w1 = w0 / real(25920.0);
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        values0[r1 - begin] = w1;
+      }
+      accumulator0.block(values0, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    out0[i0] = reduced0;
+  }
+  return nullptr;
+}
+
 //// k6_sum_cast
 // convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
@@ -1280,6 +1559,56 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     return nullptr;
 }
 
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* mul_k9_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k10_ptr = static_cast<float*>(tensors[5]);
+    alignas(256) char workspace[2560];
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
+    auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
+    auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                                  std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
+                                                  sum_k7_4_ptr, nullptr)) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr,
+                                      nullptr)) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                     _t5_convolution_ptr, mean_k7_2_ptr, mean_k7_3_ptr, mean_k8_ptr, mul_k9_ptr,
+                                     nullptr)) return failure;
+    if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
+    auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* mul_k9_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k10_ptr = static_cast<float*>(tensors[5]);
+    alignas(256) char workspace[2560];
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
+    auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
+    auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                                  std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
+                                                  sum_k7_4_ptr, nullptr)) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr,
+                                      nullptr)) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                     _t5_convolution_ptr, mean_k7_2_ptr, mean_k7_3_ptr, mean_k8_ptr, mul_k9_ptr,
+                                     nullptr)) return failure;
+    if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
@@ -1315,6 +1644,62 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     torch.autograd.graph.increment_version((batch_norm_running_mean, batch_norm_running_var,))
     batch_norm_num_batches_tracked.add_(1)
     return (cast_k5,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                                  conv_transpose_bias, batch_norm_weight):
+    """The program of training backward of parameters mode: 4 kernels, 4 torch calls."""
+    # x = self.conv_transpose(x)
+    _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, conv_transpose_bias, (1, 1, 1),
+                                                           (0, 0, 0), (0, 0, 0), 1, (1, 1, 1)).contiguous()
+    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
+    mul_k9 = _t5_convolution  # in place
+    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t5_convolution,
+                         gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10)
+    del _t5_convolution
+    # x = self.conv_transpose(x)
+    _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
+        [1, 1, 1], [0, 0, 0], [1, 1, 1], True, [0, 0, 0], 1, [False, True, True])
+    del mul_k9
+    # x = self.conv_transpose(x)
+    _t15_item = _t14_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t16_item = _t14_convolution_backward[2]
+    del _t14_convolution_backward
+    _t17_reshape = sum_k7_4.reshape((128,))
+    del sum_k7_4
+    _t18_reshape = sum_k10.reshape((128,))
+    return (_t15_item, _t16_item, _t17_reshape, _t18_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                    conv_transpose_bias, batch_norm_weight):
+    """The program of training backward mode: 4 kernels, 5 torch calls."""
+    # x = self.conv_transpose(x)
+    _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, conv_transpose_bias, (1, 1, 1),
+                                                           (0, 0, 0), (0, 0, 0), 1, (1, 1, 1)).contiguous()
+    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
+    mul_k9 = _t5_convolution  # in place
+    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, gradient_of_output_0,
+                         batch_norm_weight, sum_k7_4, mul_k9, sum_k10)
+    del _t5_convolution
+    # x = self.conv_transpose(x)
+    _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
+        [1, 1, 1], [0, 0, 0], [1, 1, 1], True, [0, 0, 0], 1, [True, True, True])
+    del mul_k9
+    # x = self.conv_transpose(x)
+    _t15_item = _t14_convolution_backward[0]
+    # x = self.conv_transpose(x)
+    _t16_item = _t14_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t17_item = _t14_convolution_backward[2]
+    del _t14_convolution_backward
+    _t18_reshape = sum_k7_4.reshape((128,))
+    del sum_k7_4
+    _t19_reshape = sum_k10.reshape((128,))
+    return (_t15_item, _t16_item, _t17_item, _t18_reshape, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias, batch_norm_running_mean,
@@ -1366,6 +1751,13 @@ _KERNELWRIGHT_TRAINING = {
     "updated": ('batch_norm.num_batches_tracked', 'batch_norm.running_mean', 'batch_norm.running_var'),
     "run": _kernelwright_training,
     "compiled": None,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1,
+        'batch_norm.weight': 2, 'batch_norm.bias': 3}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias',
+        'batch_norm.weight'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2, 'batch_norm.weight': 3, 'batch_norm.bias': 4},
+                                                         "tensors": ('conv_transpose.weight', 'conv_transpose.bias',
+        'batch_norm.weight'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1382,6 +1774,7 @@ _KERNELWRIGHT_INFERENCE = {
     "updated": (),
     "run": _kernelwright_inference,
     "compiled": (((16, 128, 1, 1, 1), (128, 1, 1, 1, 1), torch.float32),),
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -1819,10 +2212,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -1857,7 +2292,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -1876,6 +2312,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -2016,7 +2455,7 @@ def _kernelwright_call(model, inputs, named, plans):
             else:
                 computed = _kernelwright_run(facts, values)
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

@@ -92,13 +92,15 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_e5c8407403f2"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_bebf6a49d42b"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_region_sum', 'k2_sum', 'k3_channel_energy', 'k4_sum_cast',
                                 'k5_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k7_moments_mean_sum', 'k8_mean', 'k9_mul', 'k10_sum'],
+    "kernelwright_training_backward_0": ['k7_moments_mean_sum', 'k8_mean', 'k9_mul', 'k10_sum'],
     "kernelwright_inference_0": ['k0_region_sum', 'k1_region_sum', 'k6_sum_cast'],
 }
 
@@ -158,6 +160,27 @@ static inline dim3 kw_extent(long long extent) {
   extern __shared__ __align__(16) unsigned char kw_dynamic_shared_[];                   \
   type* name = reinterpret_cast<type*>(kw_dynamic_shared_)
 #endif  // KERNELWRIGHT_EMULATION
+
+static __device__ __forceinline__ float kw_quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return fabsf(x) > 0x1p126f ? copysignf(0.0f, x) : __frcp_rn(fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x);
+#endif
+}
+
+// x / y. With the scale, what is left of x is a float wherever the quotient is at least
+// 2^-126; a product rounded toward zero is infinite only if x is. Where corrections lose an
+// infinity or a zero's sign, what preceded them holds, enlarged lest its error hide one.
+static __device__ __forceinline__ float kw_divide(float x, float y) {
+  const float scale = fmaxf(fabsf(x), fabsf(y)) < 0x1p32f ? 0x1p64f : 0x1p-4f, n = x * scale, d = y * scale;
+  const float first = kw_quick_reciprocal(d), r = fmaf(fmaf(-d, first, 1.0f), first, first), rough = __fmul_rz(n, r);
+  const float near = fmaf(fmaf(-d, rough, n), r, rough), q = fmaf(fmaf(-d, near, n), r, near);
+  return fabsf(q) > 0.0f ? q : n * first * 0x1.00001p0f;
+}
+static __device__ __forceinline__ double kw_divide(double x, double y) { return x / y; }
 
 static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
 static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
@@ -1893,6 +1916,593 @@ static const char* k5_sum_cast(const double* in0, const double* in1, const float
   return nullptr;
 }
 
+//// k7_moments_mean_sum
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Part 0: 12 parts of every row.
+// outer (128,), row (16, 25920)
+// mean0/variance0/deviation0 = moments(add(in0, in1))
+static __global__ void __launch_bounds__(256) k0_k7_moments_mean_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 128u, part = block_number / 128u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)8640;
+  const unsigned end = (first + 8640u) * 4u < 414720u ? (first + 8640u) * 4u : 414720u;
+
+  float b0;
+  b0 = in0[i0 * 25920];
+  float b1;
+  b1 = in1[i0];
+  const float t2 = b0 + b1;
+  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned k = 0; k < 34; k += 4) {
+    float x3[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 25920u;
+        const int r1 = p % 25920u;
+        kw_read4(x3[u], in0 + (i0 * 25920 + r0 * 3317760 + r1));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t4 = x3[u][v] + b1;
+          const double apart0 = double(t4) - shift0;
+          first0 += apart0;
+          second0 += apart0 * apart0;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  __shared__ double share0_first0[8];
+  __shared__ double share0_second0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_first0[threadIdx.x / 32u] = first0;
+    share0_second0[threadIdx.x / 32u] = second0;
+  }
+  __syncthreads();
+  first0 = share0_first0[threadIdx.x % 8u];
+  second0 = share0_second0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 12 + part) * 2;
+    part_of[0] = first0;
+    part_of[1] = second0;
+  }
+}
+
+// Merge of the parts.
+static __global__ void __launch_bounds__(256) k1_k7_moments_mean_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0,
+    float* __restrict__ mean0_of, float* __restrict__ variance0_of, float* __restrict__ deviation0_of) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float b0;
+  b0 = in0[i0 * 25920];
+  float b1;
+  b1 = in1[i0];
+  const float t2 = b0 + b1;
+  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned s = t; s < 12u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 12 + s) * 2;
+    first0 += part[0];
+    second0 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 414720.0;
+  const double spread0 = second0 / 414720.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+
+  if (t == 0) {
+    mean0_of[o] = mean0;
+    variance0_of[o] = variance0;
+    deviation0_of[o] = deviation0;
+  }
+}
+
+// Part 1: 12 parts of every row.
+// outer (128,), row (16, 25920)
+// total1 = sum(mul(mul(div(in2, 25920), in3), mul(unfused_sub(mul(add(in0, in1), 2), mul(mean0_of, 2)),
+// where(lt(mul(deviation0_of, 2), 1e+15), rsqrt(unfused_add(mul(variance0_of, 4), 1e-05)),
+// reciprocal(mul(deviation0_of, 2))))))
+// total2 = sum(mul(div(in2, 25920), mul(unfused_sub(mul(add(in0, in1), 2), mul(mean0_of, 2)),
+// where(lt(mul(deviation0_of, 2), 1e+15), rsqrt(unfused_add(mul(variance0_of, 4), 1e-05)),
+// reciprocal(mul(deviation0_of, 2))))))
+static __global__ void __launch_bounds__(256) k2_k7_moments_mean_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ mean0_of, const float* __restrict__ variance0_of,
+    const float* __restrict__ deviation0_of, double* __restrict__ partial1) {
+  const unsigned block = blockIdx.x % 128u, part = blockIdx.x / 128u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)8640;
+  const unsigned end = (first + 8640u) * 4u < 414720u ? (first + 8640u) * 4u : 414720u;
+
+  float b2;
+  b2 = in3[i0];
+  float b5;
+  b5 = in1[i0];
+  float b8;
+  b8 = mean0_of[i0];
+  const float t9 = b8 * 2.0f;
+  float b11;
+  b11 = deviation0_of[i0];
+  const float t12 = b11 * 2.0f;
+  const float t13 = float(t12 < 1e+15f);
+  float b14;
+  b14 = variance0_of[i0];
+  const float t15 = b14 * 4.0f;
+  const float t16 = kw_unfused_add(t15, 1e-05f);
+  const float t17 = kw_rsqrt(t16);
+  const float t18 = kw_divide(1.0f, t12);
+  const float t19 = t13 != float(0) ? t17 : t18;
+  double sum1 = 0;
+  double sum2 = 0;
+  for (unsigned k = 0; k < 34; k += 4) {
+    float x0[4];
+    float x4[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 25920u;
+        const int r1 = p % 25920u;
+        x0[u] = in2[i0 + r0 * 128];
+        kw_read4(x4[u], in0 + (i0 * 25920 + r0 * 3317760 + r1));
+      }
+    }
+    float part1[4] = {};
+    float part2[4] = {};
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const float t1 = x0[u] * 3.858025e-05f;
+        const float t3 = t1 * b2;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t6 = x4[u][v] + b5;
+          const float t7 = t6 * 2.0f;
+          const float t10 = kw_unfused_sub(t7, t9);
+          const float t20 = t10 * t19;
+          const float t21 = t3 * t20;
+          const float t22 = t1 * t20;
+          part1[v] += t21;
+          part2[v] += t22;
+        }
+      }
+    }
+    sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
+    sum2 += double(((part2[0] + part2[1]) + (part2[2] + part2[3])));
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
+  }
+  __shared__ double share0_sum1[8];
+  __shared__ double share0_sum2[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum1[threadIdx.x / 32u] = sum1;
+    share0_sum2[threadIdx.x / 32u] = sum2;
+  }
+  __syncthreads();
+  sum1 = share0_sum1[threadIdx.x % 8u];
+  sum2 = share0_sum2[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
+  }
+  if (t == 0) {
+    double* part_of = partial1 + ((unsigned long long)o * 12 + part) * 2;
+    part_of[0] = sum1;
+    part_of[1] = sum2;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k3_k7_moments_mean_sum(
+    const float* __restrict__ mean0_of, const float* __restrict__ variance0_of, const float* __restrict__ deviation0_of,
+    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+    float* __restrict__ out4, double* __restrict__ partial1) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum1 = 0;
+  double sum2 = 0;
+  for (unsigned s = t; s < 12u; s += 32u) {
+    const double* part = partial1 + ((unsigned long long)o * 12 + s) * 2;
+    sum1 += part[0];
+    sum2 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
+  }
+  const float total1 = float(sum1);
+  const float total2 = float(sum2);
+
+  if (t == 0) {
+    float b0;
+    b0 = deviation0_of[i0];
+    float b1;
+    b1 = variance0_of[i0];
+    float b2;
+    b2 = mean0_of[i0];
+    const float t3 = total1 * 2.4112655e-06f;
+    out0[i0] = b0;
+    out1[i0] = b1;
+    out2[i0] = b2;
+    out3[i0] = t3;
+    out4[i0] = total2;
+  }
+}
+
+static const char* k7_moments_mean_sum(const float* in0, const float* in1, const float* in2, const float* in3,
+                                       float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace,
+                                       cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k7_moments_mean_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  float* mean0_of = reinterpret_cast<float*>(static_cast<char*>(workspace) + 24576LL);
+  float* variance0_of = reinterpret_cast<float*>(static_cast<char*>(workspace) + 25088LL);
+  float* deviation0_of = reinterpret_cast<float*>(static_cast<char*>(workspace) + 25600LL);
+  double* partial1 = reinterpret_cast<double*>(static_cast<char*>(workspace) + 26112LL);
+  KW_LAUNCH("k7_moments_mean_sum", k0_k7_moments_mean_sum, 1536, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k7_moments_mean_sum", k1_k7_moments_mean_sum, 16, 256, 0, stream, in0, in1, partial0, mean0_of,
+            variance0_of, deviation0_of);
+  KW_LAUNCH("k7_moments_mean_sum", k2_k7_moments_mean_sum, 1536, 256, 0, stream, in0, in1, in2, in3, mean0_of,
+            variance0_of, deviation0_of, partial1);
+  KW_LAUNCH("k7_moments_mean_sum", k3_k7_moments_mean_sum, 16, 256, 0, stream, mean0_of, variance0_of, deviation0_of,
+            out0, out1, out2, out3, out4, partial1);
+  return nullptr;
+}
+
+//// k8_mean
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Part 0: 528 parts of every row.
+// outer (128,), row (16, 25920)
+// total0 = sum(mul(div(in0, 25920), in1))
+static __global__ void __launch_bounds__(256) k0_k8_mean(
+    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+  const unsigned block = 0, part = blockIdx.x;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)786;
+  const unsigned end = (first + 786u) < 414720u ? (first + 786u) : 414720u;
+
+  float b2[4];
+  kw_read4(b2, in1 + i0);
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  for (unsigned k = 0; k < 99; k += 8) {
+    float x0[8][4];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p / 25920u;
+        kw_read4(x0[u], in0 + (i0 + r0 * 128));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t1 = x0[u][v] * 3.858025e-05f;
+          const float t3 = t1 * b2[v];
+          part0[v] += t3;
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 528 + part);
+      part_of[0] = sum0[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k8_mean(
+    float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = blockIdx.x;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 528u; s += 256u) {
+    const double* part = partial0 + ((unsigned long long)o * 528 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  __shared__ double share0_sum0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum0[threadIdx.x / 32u] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    const float t0 = total0 * 2.4112655e-06f;
+    out0[i0] = t0;
+  }
+}
+
+static const char* k8_mean(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
+    return "k8_mean: in0, in1 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k8_mean", k0_k8_mean, 528, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k8_mean", k1_k8_mean, 128, 256, 0, stream, out0, partial0);
+  return nullptr;
+}
+
+//// k9_mul
+// convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
+// convt_batchnorm_pool.py:19: x = x * self.scale_factor
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// points (16, 128, 25920)
+// out0 = mul(mul(where(lt(mul(in0, 2), 1e+15), rsqrt(unfused_add(mul(in1, 4), 1e-05)), reciprocal(mul(in0, 2))),
+// sub(unfused_sub(mul(div(in2, 25920), in3), mul(mul(unfused_sub(mul(..., 2), mul(in6, 2)), where(lt(..., 1e+15),
+// rsqrt(...), reciprocal(...))), in7)), in8)), 2)
+static __global__ void __launch_bounds__(256) k0_k9_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const float* __restrict__ in6, const float* __restrict__ in7, const float* __restrict__ in8,
+    float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 3317760u;
+    const int i1 = p / 25920u % 128u;
+    const int i2 = p % 25920u;
+    float x0;
+    float x3;
+    float x9;
+    float x11;
+    float x13[4];
+    float x14;
+    float x17;
+    float x21;
+    float x24;
+    x0 = in0[i1];
+    x3 = in1[i1];
+    x9 = in2[i0 * 128 + i1];
+    x11 = in3[i1];
+    kw_read4(x13, in4 + (i0 * 3317760 + i1 * 25920 + i2));
+    x14 = in5[i1];
+    x17 = in6[i1];
+    x21 = in7[i1];
+    x24 = in8[i1];
+    const float t1 = x0 * 2.0f;
+    const float t2 = float(t1 < 1e+15f);
+    const float t4 = x3 * 4.0f;
+    const float t5 = kw_unfused_add(t4, 1e-05f);
+    const float t6 = kw_rsqrt(t5);
+    const float t7 = kw_divide(1.0f, t1);
+    const float t8 = t2 != float(0) ? t6 : t7;
+    const float t10 = x9 * 3.858025e-05f;
+    const float t12 = t10 * x11;
+    const float t18 = x17 * 2.0f;
+    float y28[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t15 = x13[v] + x14;
+      const float t16 = t15 * 2.0f;
+      const float t19 = kw_unfused_sub(t16, t18);
+      const float t20 = t19 * t8;
+      const float t22 = t20 * x21;
+      const float t23 = kw_unfused_sub(t12, t22);
+      const float t25 = t23 - x24;
+      const float t26 = t8 * t25;
+      const float t27 = t26 * 2.0f;
+      y28[v] = t27;
+    }
+    kw_write4(out0 + (i0 * 3317760 + i1 * 25920 + i2), y28);
+  }
+}
+
+static const char* k9_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                          const float* in5, const float* in6, const float* in7, const float* in8, float* out0,
+                          void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k9_mul: in4, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k9_mul", k0_k9_mul, 51840, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, in8, out0);
+  return nullptr;
+}
+
+//// k10_sum
+// convt_batchnorm_pool.py:20: x = self.batch_norm(x)
+// convt_batchnorm_pool.py:21: return self.pool(x)
+// Part 0: 528 parts of every row.
+// outer (128,), row (16, 25920)
+// total0 = sum(div(in0, 25920))
+static __global__ void __launch_bounds__(256) k0_k10_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block = 0, part = blockIdx.x;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)786;
+  const unsigned end = (first + 786u) < 414720u ? (first + 786u) : 414720u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  for (unsigned k = 0; k < 99; k += 8) {
+    float x0[8][4];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p / 25920u;
+        kw_read4(x0[u], in0 + (i0 + r0 * 128));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t1 = x0[u][v] * 3.858025e-05f;
+          part0[v] += t1;
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 528 + part);
+      part_of[0] = sum0[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k10_sum(
+    float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = blockIdx.x;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 528u; s += 256u) {
+    const double* part = partial0 + ((unsigned long long)o * 528 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  __shared__ double share0_sum0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum0[threadIdx.x / 32u] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    out0[i0] = total0;
+  }
+}
+
+static const char* k10_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k10_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k10_sum", k0_k10_sum, 528, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k10_sum", k1_k10_sum, 128, 256, 0, stream, out0, partial0);
+  return nullptr;
+}
+
 //// k6_sum_cast
 // convt_batchnorm_pool.py:18: x = self.conv_transpose(x)
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
@@ -2076,6 +2686,64 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     return nullptr;
 }
 
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[1]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[4]);
+    auto* mul_k9_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k10_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
+    auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
+    auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, conv_transpose_bias_ptr,
+                                                  gradient_of_output_0_ptr, batch_norm_weight_ptr, std_k7_0_ptr,
+                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
+                                                  workspace + 2560, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr, workspace + 2560,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                     _t5_convolution_ptr, conv_transpose_bias_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
+                                     mean_k8_ptr, mul_k9_ptr, nullptr, static_cast<cudaStream_t>(
+        stream))) return failure;
+    if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, workspace + 2560,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
+    auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[1]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[4]);
+    auto* mul_k9_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k10_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
+    auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
+    auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, conv_transpose_bias_ptr,
+                                                  gradient_of_output_0_ptr, batch_norm_weight_ptr, std_k7_0_ptr,
+                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
+                                                  workspace + 2560, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr, workspace + 2560,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+                                     _t5_convolution_ptr, conv_transpose_bias_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
+                                     mean_k8_ptr, mul_k9_ptr, nullptr, static_cast<cudaStream_t>(
+        stream))) return failure;
+    if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, workspace + 2560,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
 extern "C" const char* kernelwright_inference_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
@@ -2113,6 +2781,65 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     torch.autograd.graph.increment_version((batch_norm_running_mean, batch_norm_running_var,))
     batch_norm_num_batches_tracked.add_(1)
     return (cast_k5,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                                  conv_transpose_bias, batch_norm_weight):
+    """The program of training backward of parameters mode: 4 kernels, 4 torch calls."""
+    # x = self.conv_transpose(x)
+    _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, None, (1, 1, 1), (0, 0, 0),
+                                                           (0, 0, 0), 1, (1, 1, 1)).contiguous()
+    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
+    mul_k9 = torch.empty((16, 128, 20, 36, 36), dtype=torch.float32, device=_device)
+    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t5_convolution,
+                         conv_transpose_bias, gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10,
+                         workspace)
+    del _t5_convolution, workspace
+    # x = self.conv_transpose(x)
+    _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
+        [1, 1, 1], [0, 0, 0], [1, 1, 1], True, [0, 0, 0], 1, [False, True, True])
+    del mul_k9
+    # x = self.conv_transpose(x)
+    _t15_item = _t14_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t16_item = _t14_convolution_backward[2]
+    del _t14_convolution_backward
+    _t17_reshape = sum_k7_4.reshape((128,))
+    del sum_k7_4
+    _t18_reshape = sum_k10.reshape((128,))
+    return (_t15_item, _t16_item, _t17_reshape, _t18_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                    conv_transpose_bias, batch_norm_weight):
+    """The program of training backward mode: 4 kernels, 5 torch calls."""
+    # x = self.conv_transpose(x)
+    _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, None, (1, 1, 1), (0, 0, 0),
+                                                           (0, 0, 0), 1, (1, 1, 1)).contiguous()
+    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
+    mul_k9 = torch.empty((16, 128, 20, 36, 36), dtype=torch.float32, device=_device)
+    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, conv_transpose_bias,
+                         gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10, workspace)
+    del _t5_convolution, workspace
+    # x = self.conv_transpose(x)
+    _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
+        [1, 1, 1], [0, 0, 0], [1, 1, 1], True, [0, 0, 0], 1, [True, True, True])
+    del mul_k9
+    # x = self.conv_transpose(x)
+    _t15_item = _t14_convolution_backward[0]
+    # x = self.conv_transpose(x)
+    _t16_item = _t14_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t17_item = _t14_convolution_backward[2]
+    del _t14_convolution_backward
+    _t18_reshape = sum_k7_4.reshape((128,))
+    del sum_k7_4
+    _t19_reshape = sum_k10.reshape((128,))
+    return (_t15_item, _t16_item, _t17_item, _t18_reshape, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias, batch_norm_running_mean,
@@ -2165,6 +2892,13 @@ _KERNELWRIGHT_TRAINING = {
     "run": _kernelwright_training,
     "ahead": False,
     "compiled": None,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1,
+        'batch_norm.weight': 2, 'batch_norm.bias': 3}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias',
+        'batch_norm.weight'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2, 'batch_norm.weight': 3, 'batch_norm.bias': 4},
+                                                         "tensors": ('conv_transpose.weight', 'conv_transpose.bias',
+        'batch_norm.weight'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -2182,6 +2916,7 @@ _KERNELWRIGHT_INFERENCE = {
     "run": _kernelwright_inference,
     "ahead": True,
     "compiled": (((16, 128, 1, 1, 1), (128, 1, 1, 1, 1), torch.float32),),
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -2636,10 +3371,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -2679,7 +3456,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -2698,6 +3476,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -2842,7 +3623,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 computed = _kernelwright_run(facts, values)
             binding.trusted = None if differentiated else torch.is_grad_enabled()
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

@@ -61,12 +61,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_a7985567d53a"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_d1d451f23b2c"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
+    "kernelwright_training_backward_0": ['k4_sum', 'k5_cast', 'k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -75,6 +77,24 @@ _KERNELWRIGHT_SOURCE = r"""
 #include <cstring>
 #include <limits>
 #include <type_traits>
+
+// The bits of a float as an integer, and back.
+static inline int32_t kw_bits(float x) { int32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+static inline int64_t kw_bits(double x) { int64_t bits; std::memcpy(&bits, &x, 8); return bits; }
+
+static inline float kw_float(int32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline double kw_float(int64_t bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+
+// condition ? a : b by bit masks: no branch that g++ could thread into later ones, which would keep
+// the loop from being vectorised.
+static inline float kw_select(bool condition, float a, float b) {
+  const int32_t mask = -int32_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
+static inline double kw_select(bool condition, double a, double b) {
+  const int64_t mask = -int64_t(condition);
+  return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
+}
 
 // A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
 // has fused operations: here these are used up. The last one is the negative of either, of which g++ would make one
@@ -270,6 +290,326 @@ static const char* k1_sum_cast(const double* __restrict__ in0, const float* __re
   return nullptr;
 }
 
+//// k2_sum_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// Windows of 16 for each of 64 x 128 x 9: sum.
+static const char* k2_sum_cast(const float* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
+                               void* workspace) {
+  using real = double;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 8192; ++task) {
+    const int64_t i0 = task / 128;
+    const int64_t i1 = task % 128;
+    const real c0 = real(in0[i1]);
+    const real c1 = c0 * real(0.5);
+    const real c2 = c1 * real(1.52587890625e-05);
+    const real c3 = real(in0[i1 + 128]);
+    const real c4 = c3 * real(0.5);
+    const real c5 = c4 * real(1.52587890625e-05);
+    const real c6 = real(in0[i1 + 256]);
+    const real c7 = c6 * real(0.5);
+    const real c8 = c7 * real(1.52587890625e-05);
+    const real c9 = real(in0[i1 + 384]);
+    const real c10 = c9 * real(0.5);
+    const real c11 = c10 * real(1.52587890625e-05);
+    const real c12 = real(in0[i1 + 512]);
+    const real c13 = c12 * real(0.5);
+    const real c14 = c13 * real(1.52587890625e-05);
+    const real c15 = real(in0[i1 + 640]);
+    const real c16 = c15 * real(0.5);
+    const real c17 = c16 * real(1.52587890625e-05);
+    const real c18 = real(in0[i1 + 768]);
+    const real c19 = c18 * real(0.5);
+    const real c20 = c19 * real(1.52587890625e-05);
+    const real c21 = real(in0[i1 + 896]);
+    const real c22 = c21 * real(0.5);
+    const real c23 = c22 * real(1.52587890625e-05);
+    const real c24 = real(in0[i1 + 1024]);
+    const real c25 = c24 * real(0.5);
+    const real c26 = c25 * real(1.52587890625e-05);
+    const real c27 = real(in0[i1 + 1152]);
+    const real c28 = c27 * real(0.5);
+    const real c29 = c28 * real(1.52587890625e-05);
+    const real c30 = real(in0[i1 + 1280]);
+    const real c31 = c30 * real(0.5);
+    const real c32 = c31 * real(1.52587890625e-05);
+    const real c33 = real(in0[i1 + 1408]);
+    const real c34 = c33 * real(0.5);
+    const real c35 = c34 * real(1.52587890625e-05);
+    const real c36 = real(in0[i1 + 1536]);
+    const real c37 = c36 * real(0.5);
+    const real c38 = c37 * real(1.52587890625e-05);
+    const real c39 = real(in0[i1 + 1664]);
+    const real c40 = c39 * real(0.5);
+    const real c41 = c40 * real(1.52587890625e-05);
+    const real c42 = real(in0[i1 + 1792]);
+    const real c43 = c42 * real(0.5);
+    const real c44 = c43 * real(1.52587890625e-05);
+    const real c45 = real(in0[i1 + 1920]);
+    const real c46 = c45 * real(0.5);
+    const real c47 = c46 * real(1.52587890625e-05);
+    #pragma omp simd
+    for (int64_t i2 = 0; i2 < 9; ++i2) {
+      const real v0 = real(in1[9 * i0 + i2]);
+      const real v1 = c2 * v0;
+      const real v2 = real(in1[9 * i0 + i2 + 576]);
+      const real v3 = c5 * v2;
+      const real v4 = v1 + v3;
+      const real v5 = real(in1[9 * i0 + i2 + 1152]);
+      const real v6 = c8 * v5;
+      const real v7 = real(in1[9 * i0 + i2 + 1728]);
+      const real v8 = c11 * v7;
+      const real v9 = v6 + v8;
+      const real v10 = v4 + v9;
+      const real v11 = real(in1[9 * i0 + i2 + 2304]);
+      const real v12 = c14 * v11;
+      const real v13 = real(in1[9 * i0 + i2 + 2880]);
+      const real v14 = c17 * v13;
+      const real v15 = v12 + v14;
+      const real v16 = real(in1[9 * i0 + i2 + 3456]);
+      const real v17 = c20 * v16;
+      const real v18 = real(in1[9 * i0 + i2 + 4032]);
+      const real v19 = c23 * v18;
+      const real v20 = v17 + v19;
+      const real v21 = v15 + v20;
+      const real v22 = v10 + v21;
+      const real v23 = real(in1[9 * i0 + i2 + 4608]);
+      const real v24 = c26 * v23;
+      const real v25 = real(in1[9 * i0 + i2 + 5184]);
+      const real v26 = c29 * v25;
+      const real v27 = v24 + v26;
+      const real v28 = real(in1[9 * i0 + i2 + 5760]);
+      const real v29 = c32 * v28;
+      const real v30 = real(in1[9 * i0 + i2 + 6336]);
+      const real v31 = c35 * v30;
+      const real v32 = v29 + v31;
+      const real v33 = v27 + v32;
+      const real v34 = real(in1[9 * i0 + i2 + 6912]);
+      const real v35 = c38 * v34;
+      const real v36 = real(in1[9 * i0 + i2 + 7488]);
+      const real v37 = c41 * v36;
+      const real v38 = v35 + v37;
+      const real v39 = real(in1[9 * i0 + i2 + 8064]);
+      const real v40 = c44 * v39;
+      const real v41 = real(in1[9 * i0 + i2 + 8640]);
+      const real v42 = c47 * v41;
+      const real v43 = v40 + v42;
+      const real v44 = v38 + v43;
+      const real v45 = v33 + v44;
+      const real v46 = v22 + v45;
+      const real v47 = v46 + real(0.0);
+      out0[1152 * i0 + 9 * i1 + i2] = float(v47);
+    }
+  }
+  return nullptr;
+}
+
+//// k3_sum_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// Windows of 16 for each of 128: sum.
+static const char* k3_sum_cast(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = double;
+  (void)workspace;
+  {
+    #pragma omp simd
+    for (int64_t i0 = 0; i0 < 128; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = v0 * real(0.5);
+      const real v2 = v1 * real(1.52587890625e-05);
+      const real v3 = real(in0[i0 + 128]);
+      const real v4 = v3 * real(0.5);
+      const real v5 = v4 * real(1.52587890625e-05);
+      const real v6 = v2 + v5;
+      const real v7 = real(in0[i0 + 256]);
+      const real v8 = v7 * real(0.5);
+      const real v9 = v8 * real(1.52587890625e-05);
+      const real v10 = real(in0[i0 + 384]);
+      const real v11 = v10 * real(0.5);
+      const real v12 = v11 * real(1.52587890625e-05);
+      const real v13 = v9 + v12;
+      const real v14 = v6 + v13;
+      const real v15 = real(in0[i0 + 512]);
+      const real v16 = v15 * real(0.5);
+      const real v17 = v16 * real(1.52587890625e-05);
+      const real v18 = real(in0[i0 + 640]);
+      const real v19 = v18 * real(0.5);
+      const real v20 = v19 * real(1.52587890625e-05);
+      const real v21 = v17 + v20;
+      const real v22 = real(in0[i0 + 768]);
+      const real v23 = v22 * real(0.5);
+      const real v24 = v23 * real(1.52587890625e-05);
+      const real v25 = real(in0[i0 + 896]);
+      const real v26 = v25 * real(0.5);
+      const real v27 = v26 * real(1.52587890625e-05);
+      const real v28 = v24 + v27;
+      const real v29 = v21 + v28;
+      const real v30 = v14 + v29;
+      const real v31 = real(in0[i0 + 1024]);
+      const real v32 = v31 * real(0.5);
+      const real v33 = v32 * real(1.52587890625e-05);
+      const real v34 = real(in0[i0 + 1152]);
+      const real v35 = v34 * real(0.5);
+      const real v36 = v35 * real(1.52587890625e-05);
+      const real v37 = v33 + v36;
+      const real v38 = real(in0[i0 + 1280]);
+      const real v39 = v38 * real(0.5);
+      const real v40 = v39 * real(1.52587890625e-05);
+      const real v41 = real(in0[i0 + 1408]);
+      const real v42 = v41 * real(0.5);
+      const real v43 = v42 * real(1.52587890625e-05);
+      const real v44 = v40 + v43;
+      const real v45 = v37 + v44;
+      const real v46 = real(in0[i0 + 1536]);
+      const real v47 = v46 * real(0.5);
+      const real v48 = v47 * real(1.52587890625e-05);
+      const real v49 = real(in0[i0 + 1664]);
+      const real v50 = v49 * real(0.5);
+      const real v51 = v50 * real(1.52587890625e-05);
+      const real v52 = v48 + v51;
+      const real v53 = real(in0[i0 + 1792]);
+      const real v54 = v53 * real(0.5);
+      const real v55 = v54 * real(1.52587890625e-05);
+      const real v56 = real(in0[i0 + 1920]);
+      const real v57 = v56 * real(0.5);
+      const real v58 = v57 * real(1.52587890625e-05);
+      const real v59 = v55 + v58;
+      const real v60 = v52 + v59;
+      const real v61 = v45 + v60;
+      const real v62 = v30 + v61;
+      const real v63 = v62 + real(0.0);
+      const real v64 = v63 * real(65536.0);
+      out0[i0] = float(v64);
+    }
+  }
+  return nullptr;
+}
+
+//// k4_sum
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// Columns: rows of 128 for each of 16 x 64 x 9: sum.
+static const char* k4_sum(const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
+                          void* workspace) {
+  using real = double;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 1024; ++task) {
+    const int64_t i0 = task / 64;
+    const int64_t i1 = task % 64;
+    constexpr int64_t left = 0, right = 9;
+    alignas(64) real part0[9];
+    #pragma omp simd
+    for (int64_t i2 = left; i2 < right; ++i2) {
+      part0[i2 - left] = 0;
+    }
+    for (int64_t row = 0; row + 4 <= 128; row += 4) {
+      const int64_t r0 = row;
+      const real w0 = real(in0[128 * i0 + r0]);
+      const real w1 = w0 * real(0.5);
+      const real w2 = w1 * real(1.52587890625e-05);
+      const real w3 = real(in0[128 * i0 + r0 + 1]);
+      const real w4 = w3 * real(0.5);
+      const real w5 = w4 * real(1.52587890625e-05);
+      const real w6 = real(in0[128 * i0 + r0 + 2]);
+      const real w7 = w6 * real(0.5);
+      const real w8 = w7 * real(1.52587890625e-05);
+      const real w9 = real(in0[128 * i0 + r0 + 3]);
+      const real w10 = w9 * real(0.5);
+      const real w11 = w10 * real(1.52587890625e-05);
+      #pragma omp simd
+      for (int64_t i2 = left; i2 < right; ++i2) {
+        const real v0 = real(in1[1152 * i1 + i2 + 9 * r0]);
+        const real v1 = w2 * v0;
+        const real v2 = real(in1[1152 * i1 + i2 + 9 * r0 + 9]);
+        const real v3 = w5 * v2;
+        const real v4 = real(in1[1152 * i1 + i2 + 9 * r0 + 18]);
+        const real v5 = w8 * v4;
+        const real v6 = real(in1[1152 * i1 + i2 + 9 * r0 + 27]);
+        const real v7 = w11 * v6;
+        part0[i2 - left] += ((v1 + v3) + (v5 + v7));
+      }
+    }
+    for (int64_t row = 128 - 128 % 4; row + 1 <= 128; row += 1) {
+      const int64_t r0 = row;
+      const real w0 = real(in0[128 * i0 + r0]);
+      const real w1 = w0 * real(0.5);
+      const real w2 = w1 * real(1.52587890625e-05);
+      #pragma omp simd
+      for (int64_t i2 = left; i2 < right; ++i2) {
+        const real v0 = real(in1[1152 * i1 + i2 + 9 * r0]);
+        const real v1 = w2 * v0;
+        part0[i2 - left] += v1;
+      }
+    }
+    alignas(64) real reduced0[9];
+    #pragma omp simd
+    for (int64_t i2 = left; i2 < right; ++i2) {
+      reduced0[i2 - left] = part0[i2 - left] + real(0);
+    }
+    #pragma omp simd
+    for (int64_t i2 = left; i2 < right; ++i2) {
+      out0[576 * i0 + 9 * i1 + i2] = reduced0[i2 - left];
+    }
+  }
+  return nullptr;
+}
+
+//// k5_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// Pointwise over 1024 x 128 x 128.
+static const char* k5_cast(const int32_t* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
+                           void* workspace) {
+  using real = double;
+  (void)workspace;
+  alignas(64) real fixed0[128];
+  #pragma omp simd
+  for (int64_t i2 = 0; i2 < 128; ++i2) {
+    const int64_t h0 = int64_t(in0[i2]);
+    const real h1 = real(h0 >= int64_t(1LL));
+    const real h2 = real(h0 < int64_t(128LL));
+    const real h3 = real((h1 != real(0)) & (h2 != real(0)));
+    fixed0[i2] = h3;
+  }
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 131072; ++task) {
+    const int64_t i0 = task / 128;
+    const int64_t i1 = task % 128;
+    const int64_t c0 = int64_t(in0[i1]);
+    const real c1 = real(c0 >= int64_t(1LL));
+    const real c2 = real(c0 < int64_t(128LL));
+    const real c3 = real((c1 != real(0)) & (c2 != real(0)));
+    const real c4 = real(in1[9 * i0]);
+    const real c5 = kw_select(c3 != real(0), c4, real(0.0));
+    const real c6 = real(in1[9 * i0 + 3]);
+    const real c7 = c5 + c6;
+    const real c8 = real(in1[9 * i0 + 6]);
+    const real c9 = c7 + c8;
+    const real c10 = real(in1[9 * i0 + 1]);
+    const real c11 = kw_select(c3 != real(0), c10, real(0.0));
+    const real c12 = real(in1[9 * i0 + 4]);
+    const real c13 = c11 + c12;
+    const real c14 = real(in1[9 * i0 + 7]);
+    const real c15 = c13 + c14;
+    const real c16 = real(in1[9 * i0 + 2]);
+    const real c17 = kw_select(c3 != real(0), c16, real(0.0));
+    const real c18 = real(in1[9 * i0 + 5]);
+    const real c19 = c17 + c18;
+    const real c20 = real(in1[9 * i0 + 8]);
+    const real c21 = c19 + c20;
+    #pragma omp simd
+    for (int64_t i2 = 0; i2 < 128; ++i2) {
+      const real v0 = kw_select(fixed0[i2] != real(0), c9, real(0.0));
+      const real v1 = v0 + c15;
+      const real v2 = v1 + c21;
+      out0[16384 * i0 + 128 * i1 + i2] = float(v2);
+    }
+  }
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -283,6 +623,41 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
                                           cast_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr,
+                                          nullptr)) return failure;
+    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* _t3_places_ptr = static_cast<const int32_t*>(tensors[2]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
+    auto* x_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* sum_k4_ptr = reinterpret_cast<double*>(workspace);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 73728);
+    if (const char* failure = k4_sum(gradient_of_output_0_ptr, conv_transpose_weight_ptr, sum_k4_ptr,
+                                     nullptr)) return failure;
+    if (const char* failure = k5_cast(_t3_places_ptr, sum_k4_ptr, cast_k5_ptr, nullptr)) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr,
+                                          nullptr)) return failure;
+    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr)) return failure;
+    return nullptr;
+}
 """
 
 
@@ -293,6 +668,35 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, cast_k1,
                          workspace)
     return (cast_k1,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0):
+    """The program of training backward of parameters mode: 3 kernels, 0 torch calls."""
+    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, gradient_of_output_0, cast_k2,
+                         cast_k3, workspace)
+    return (cast_k2, cast_k3,)
+
+
+def _kernelwright_training_backward_once(_device):
+    """Tensors of training_backward mode that depend on no input."""
+    # x = torch.mean(x, dim=[2, 3], keepdim=True)
+    _t3_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
+    return (_t3_places,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight):
+    """The program of training backward mode: 5 kernels, 0 torch calls."""
+    (_t3_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
+    cast_k5 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
+    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(147456, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, conv_transpose_weight,
+                         _t3_places, cast_k5, x, cast_k2, cast_k3, workspace)
+    return (cast_k5, cast_k2, cast_k3,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -322,11 +726,17 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0,
+        'conv_transpose.bias': 1}, "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2}, "tensors": ('conv_transpose.weight',), "orders": (),
+                                                         "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -734,10 +1144,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -772,7 +1224,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -789,6 +1242,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -927,7 +1383,7 @@ def _kernelwright_call(model, inputs, named, plans):
             else:
                 computed = _kernelwright_run(facts, values)
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
@@ -1083,3 +1539,16 @@ def _kernelwright_replaced(model, inputs, named, result, serving):
         values.append(getattr(model.get_submodule(path), key))
     computed = getattr(torch.ops.kernelwright, name)(values)
     return computed[0]
+
+
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        _kernelwright_kept[make, device] = kept
+    return kept

@@ -61,12 +61,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_a3fd60db3293"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_28e047ceb4e4"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
+    "kernelwright_training_backward_0": ['k4_sum', 'k5_cast', 'k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -118,6 +120,23 @@ static inline dim3 kw_extent(long long extent) {
 // Rounded as it stands: no product before it is fused into it.
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
+
+// Four neighbours in one aligned access (16 bytes for float).
+template <typename T>
+struct alignas(sizeof(T) * 4 < 16 ? sizeof(T) * 4 : 16) kw_four { T at[4]; };
+template <typename T>
+static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
+  const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = four.at[i];
+}
+template <typename T>
+static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
+  kw_four<T> four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.at[i] = from[i];
+  *reinterpret_cast<kw_four<T>*>(to) = four;
+}
 
 //// k0_region_sum
 // convt_global_mean.py:18: x = self.conv_transpose(x)
@@ -384,6 +403,259 @@ static const char* k1_sum_cast(const double* in0, const float* in1, const float*
   return nullptr;
 }
 
+//// k2_sum_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// outer (64, 128, 9), row (16,)
+// total0 = sum(mul(mul(mul(in0, 0.5), 1.52588e-05), in1))
+// out0 = total0
+static __global__ void __launch_bounds__(256) k0_k2_sum_cast(
+    const float* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0) {
+  const unsigned column = threadIdx.x;
+  const unsigned o = blockIdx.x * 256u + column;
+  const int i0 = o / 1152u;
+  const int i1 = o / 9u % 128u;
+  const int i2 = o % 9u;
+
+  double sum0 = 0;
+  float x0[16];
+  double x3[16];
+#pragma unroll
+  for (int q = 0; q < 16; ++q) {
+    x0[q] = in0[i1 + q * 128];
+  }
+#pragma unroll
+  for (int q = 0; q < 16; ++q) {
+    x3[q] = in1[i0 * 9 + i2 + q * 576];
+  }
+#pragma unroll
+  for (int q = 0; q < 16; ++q) {
+    const double t1 = double(x0[q]) * 0.5;
+    const double t2 = t1 * 1.52587890625e-05;
+    const double t4 = t2 * x3[q];
+    sum0 += t4;
+  }
+  const double total0 = double(sum0) + double(0);
+
+  out0[i0 * 1152 + i1 * 9 + i2] = (float)(total0);
+}
+
+static const char* k2_sum_cast(const float* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
+  (void)workspace;
+  KW_LAUNCH("k2_sum_cast", k0_k2_sum_cast, 288, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k3_sum_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// outer (128,), row (16,)
+// total0 = sum(mul(mul(in0, 0.5), 1.52588e-05))
+// out0 = mul(total0, 65536)
+static __global__ void __launch_bounds__(256) k0_k3_sum_cast(
+    const float* __restrict__ in0, float* __restrict__ out0) {
+  const unsigned column = threadIdx.x % 64u, t = threadIdx.x / 64u;  // t: turn on the row
+  const unsigned point = (blockIdx.x * 64u + column) * 4u;
+  const bool active = point < 128u;
+  const unsigned o = active ? point : 124u;
+  const int i0 = o;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  float x0[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = u * 4u + t;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 + r0 * 128));
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const double t1 = double(x0[u][v]) * 0.5;
+      const double t2 = t1 * 1.52587890625e-05;
+      sum0[v] += t2;
+    }
+  }
+  __shared__ double share0_sum0[4][256];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 64u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 256u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 4; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 64u + column];
+  }
+  double total0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    total0[v] = double(sum0[v]) + double(0);
+  }
+
+  if (t == 0 && active) {
+    double t3[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      t3[v] = total0[v] * 65536.0;
+    }
+    float y4[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      y4[v] = (float)(t3[v]);
+    }
+    kw_write4(out0 + i0, y4);
+  }
+}
+
+static const char* k3_sum_cast(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k3_sum_cast: in0, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k3_sum_cast", k0_k3_sum_cast, 1, 256, 0, stream, in0, out0);
+  return nullptr;
+}
+
+//// k4_sum
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// outer (16, 64, 9), row (128,)
+// total0 = sum(mul(mul(mul(in0, 0.5), 1.52588e-05), in1))
+// out0 = total0
+static __global__ void __launch_bounds__(256) k0_k4_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0) {
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = blockIdx.x * 32u + column;
+  const int i0 = o / 576u;
+  const int i1 = o / 9u % 64u;
+  const int i2 = o % 9u;
+
+  double sum0 = 0;
+  float x0[16];
+  float x3[16];
+#pragma unroll
+  for (int u = 0; u < 16; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[i0 * 128 + r0];
+    x3[u] = in1[i1 * 1152 + i2 + r0 * 9];
+  }
+#pragma unroll
+  for (int u = 0; u < 16; ++u) {
+    const double t1 = double(x0[u]) * 0.5;
+    const double t2 = t1 * 1.52587890625e-05;
+    const double t4 = t2 * double(x3[u]);
+    sum0 += t4;
+  }
+  __shared__ double share0_sum0[8][32];
+  share0_sum0[t][column] = sum0;
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 32u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[0][column];
+  const double total0 = double(sum0) + double(0);
+
+  if (t == 0) {
+    out0[i0 * 576 + i1 * 9 + i2] = total0;
+  }
+}
+
+static const char* k4_sum(const float* in0, const float* in1, double* out0, void* workspace, cudaStream_t stream) {
+  (void)workspace;
+  KW_LAUNCH("k4_sum", k0_k4_sum, 288, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k5_cast
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// points (1024, 128, 128)
+// out0 = add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), add(add(where(logical_and(whole_ge(in0, 1),
+// whole_lt(in0, 128)), in1, 0), in1), in1), 0), add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), in1,
+// 0), in1), in1)), add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), in1, 0), in1), in1))
+static __global__ void __launch_bounds__(256) k0_k5_cast(
+    const int* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 16384u;
+    const int i1 = p / 128u % 128u;
+    const int i2 = p % 128u;
+    int x0[4];
+    int x4;
+    double x8;
+    double x10;
+    double x12;
+    double x15;
+    double x17;
+    double x19;
+    double x22;
+    double x24;
+    double x26;
+    kw_read4(x0, in0 + i2);
+    x4 = in0[i1];
+    x8 = in1[i0 * 9];
+    x10 = in1[i0 * 9 + 3];
+    x12 = in1[i0 * 9 + 6];
+    x15 = in1[i0 * 9 + 1];
+    x17 = in1[i0 * 9 + 4];
+    x19 = in1[i0 * 9 + 7];
+    x22 = in1[i0 * 9 + 2];
+    x24 = in1[i0 * 9 + 5];
+    x26 = in1[i0 * 9 + 8];
+    const double t5 = double((long long)(x4) >= 1LL);
+    const double t6 = double((long long)(x4) < 128LL);
+    const double t7 = double(t5 != double(0) && t6 != double(0));
+    const double t9 = t7 != double(0) ? x8 : 0.0;
+    const double t11 = t9 + x10;
+    const double t13 = t11 + x12;
+    const double t16 = t7 != double(0) ? x15 : 0.0;
+    const double t18 = t16 + x17;
+    const double t20 = t18 + x19;
+    const double t23 = t7 != double(0) ? x22 : 0.0;
+    const double t25 = t23 + x24;
+    const double t27 = t25 + x26;
+    float y29[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const double t1 = double((long long)(x0[v]) >= 1LL);
+      const double t2 = double((long long)(x0[v]) < 128LL);
+      const double t3 = double(t1 != double(0) && t2 != double(0));
+      const double t14 = t3 != double(0) ? t13 : 0.0;
+      const double t21 = t14 + t20;
+      const double t28 = t21 + t27;
+      y29[v] = (float)(t28);
+    }
+    kw_write4(out0 + (i0 * 16384 + i1 * 128 + i2), y29);
+  }
+}
+
+static const char* k5_cast(const int* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k5_cast: in0, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k5_cast", k0_k5_cast, 16384, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -399,6 +671,46 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
         stream))) return failure;
     return nullptr;
 }
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* _t3_places_ptr = static_cast<const int*>(tensors[2]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
+    auto* x_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k2_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* sum_k4_ptr = reinterpret_cast<double*>(workspace);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 73728);
+    if (const char* failure = k4_sum(gradient_of_output_0_ptr, conv_transpose_weight_ptr, sum_k4_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_cast(_t3_places_ptr, sum_k4_ptr, cast_k5_ptr, nullptr,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
 """
 
 
@@ -409,6 +721,35 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, cast_k1,
                          workspace)
     return (cast_k1,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0):
+    """The program of training backward of parameters mode: 3 kernels, 0 torch calls."""
+    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, gradient_of_output_0, cast_k2,
+                         cast_k3, workspace)
+    return (cast_k2, cast_k3,)
+
+
+def _kernelwright_training_backward_once(_device):
+    """Tensors of training_backward mode that depend on no input."""
+    # x = torch.mean(x, dim=[2, 3], keepdim=True)
+    _t3_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
+    return (_t3_places,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight):
+    """The program of training backward mode: 5 kernels, 0 torch calls."""
+    (_t3_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
+    cast_k5 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
+    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(147456, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, conv_transpose_weight,
+                         _t3_places, cast_k5, x, cast_k2, cast_k3, workspace)
+    return (cast_k5, cast_k2, cast_k3,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -439,11 +780,17 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0,
+        'conv_transpose.bias': 1}, "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2}, "tensors": ('conv_transpose.weight',), "orders": (),
+                                                         "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -868,10 +1215,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -911,7 +1300,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -928,6 +1318,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -1070,7 +1463,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 computed = _kernelwright_run(facts, values)
             binding.trusted = None if differentiated else torch.is_grad_enabled()
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")
@@ -1259,3 +1652,20 @@ def _kernelwright_replaced(model, inputs, named, result, serving):
         values.append(getattr(model.get_submodule(path), key))
     computed = getattr(torch.ops.kernelwright, name)(values)
     return computed[0]
+
+
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return kept  # in memory of the graph, filled as it is replayed
+            torch.cuda.current_stream().synchronize()  # another stream may read it next
+        _kernelwright_kept[make, device] = kept
+    return kept

@@ -61,12 +61,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_fef949ba736d"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_2a0e016d90cc"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum', 'k2_logsumexp_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k1_sum', 'k3_logsumexp_cast', 'k4_sum_cast'],
+    "kernelwright_training_backward_0": ['k0_region_sum', 'k1_sum', 'k3_logsumexp_cast', 'k4_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -119,6 +121,9 @@ static inline dim3 kw_extent(long long extent) {
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
 
+static __device__ __forceinline__ float kw_exp(float x) { return expf(x); }
+static __device__ __forceinline__ double kw_exp(double x) { return exp(x); }
+
 // Running log-sum-exp: the sum of the exponentials is exp(base) * scaled, base = top where top is finite, else 0.
 template <typename T>
 static __device__ __forceinline__ T kw_exponent_base(T top) { return top - top == T(0) || top != top ? top : T(0); }
@@ -166,6 +171,13 @@ static __device__ __forceinline__ void kw_read4(T* to, const T* from) {
   const kw_four<T> four = *reinterpret_cast<const kw_four<T>*>(from);
 #pragma unroll
   for (int i = 0; i < 4; ++i) to[i] = four.at[i];
+}
+template <typename T>
+static __device__ __forceinline__ void kw_write4(T* to, const T* from) {
+  kw_four<T> four;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) four.at[i] = from[i];
+  *reinterpret_cast<kw_four<T>*>(to) = four;
 }
 
 //// k0_region_sum
@@ -492,6 +504,200 @@ static const char* k2_logsumexp_cast(const double* in0, const float* in1, const 
   return nullptr;
 }
 
+//// k3_logsumexp_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
+// convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
+// convt_mean_logsumexp.py:18: x = x + self.bias
+// convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)
+// convt_mean_logsumexp.py:20: x = torch.sum(x, dim=(2, 3))
+// convt_mean_logsumexp.py:21: return x * 10.0
+// outer (16,), row (128,)
+// logsumexp0 = logsumexp(unfused_add(mul(unfused_add(in0, mul(in1, 264196)), 3.78507e-06), in2))
+// out1 = div(mul(mul(in3, 10), exp(sub(unfused_add(mul(unfused_add(in0, mul(in1, 264196)), 3.78507e-06), in2),
+// logsumexp0))), 264196)
+// out0 = logsumexp0
+static __global__ void __launch_bounds__(256) k0_k3_logsumexp_cast(
+    const double* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, double* __restrict__ out0, float* __restrict__ out1) {
+  const unsigned t = threadIdx.x % 16u;  // place in the row's group
+  const unsigned o = blockIdx.x * 16u + threadIdx.x / 16u;
+  const int i0 = o;
+  double keep0[2][4];
+
+  double top0 = -INFINITY;
+  double scaled0 = 0;
+  double x0[2][4];
+  float x1[2][4];
+  float x5[2][4];
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const unsigned p = (u * 16u + t) * 4u;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 * 128 + r0));
+    kw_read4(x1[u], in1 + r0);
+    kw_read4(x5[u], in2 + r0);
+  }
+  double value0[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) value0[e] = -INFINITY;
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const double t2 = double(x1[u][v]) * 264196.0;
+      const double t3 = kw_unfused_add(x0[u][v], t2);
+      const double t4 = t3 * 3.785068661145513e-06;
+      const double t6 = kw_unfused_add(t4, double(x5[u][v]));
+      keep0[u][v] = t6;
+      value0[u * 4 + v] = t6;
+    }
+  }
+  kw_logsumexp_add<8>(top0, scaled0, value0);
+#pragma unroll
+  for (int d = 8; d > 0; d /= 2) {
+    kw_logsumexp_merge(top0, scaled0, double(__shfl_xor_sync(0xffffffffu, top0, d)),
+                       double(__shfl_xor_sync(0xffffffffu, scaled0, d)));
+  }
+  const double logsumexp0 = kw_logsumexp_result(top0, scaled0);
+
+  float b7;
+  b7 = in3[i0];
+  const double t8 = double(b7) * 10.0;
+#pragma unroll
+  for (int u = 0; u < 2; ++u) {
+    const unsigned p = (u * 16u + t) * 4u;
+    const int r0 = p;
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const double t9 = keep0[u][v] - logsumexp0;
+      const double t10 = kw_exp(t9);
+      const double t11 = t8 * t10;
+      const double t12 = t11 / 264196.0;
+      y13[v] = (float)(t12);
+    }
+    kw_write4(out1 + (i0 * 128 + r0), y13);
+  }
+
+  if (t == 0) {
+    out0[i0] = logsumexp0;
+  }
+}
+
+static const char* k3_logsumexp_cast(const double* in0, const float* in1, const float* in2, const float* in3,
+                                     double* out0, float* out1, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
+       reinterpret_cast<uintptr_t>(out1)) % 16 != 0)
+    return "k3_logsumexp_cast: in0, in1, in2, out1 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k3_logsumexp_cast", k0_k3_logsumexp_cast, 1, 256, 0, stream, in0, in1, in2, in3, out0, out1);
+  return nullptr;
+}
+
+//// k4_sum_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
+// convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
+// convt_mean_logsumexp.py:18: x = x + self.bias
+// convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)
+// convt_mean_logsumexp.py:20: x = torch.sum(x, dim=(2, 3))
+// convt_mean_logsumexp.py:21: return x * 10.0
+// outer (128,), row (16,)
+// total0 = sum(mul(mul(in0, 10), exp(sub(unfused_add(mul(unfused_add(in1, mul(in2, 264196)), 3.78507e-06), in3),
+// in4))))
+// out0 = total0
+static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
+    const float* __restrict__ in0, const double* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const double* __restrict__ in4, float* __restrict__ out0) {
+  const unsigned column = threadIdx.x % 64u, t = threadIdx.x / 64u;  // t: turn on the row
+  const unsigned point = (blockIdx.x * 64u + column) * 4u;
+  const bool active = point < 128u;
+  const unsigned o = active ? point : 124u;
+  const int i0 = o;
+
+  float b3[4];
+  kw_read4(b3, in2 + i0);
+  double t4[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    t4[v] = double(b3[v]) * 264196.0;
+  }
+  float b7[4];
+  kw_read4(b7, in3 + i0);
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  float x0[4];
+  double x2[4][4];
+  double x9[4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = u * 4u + t;
+    const int r0 = p;
+    x0[u] = in0[r0];
+    kw_read4(x2[u], in1 + (i0 + r0 * 128));
+    x9[u] = in4[r0];
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const double t1 = double(x0[u]) * 10.0;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const double t5 = kw_unfused_add(x2[u][v], t4[v]);
+      const double t6 = t5 * 3.785068661145513e-06;
+      const double t8 = kw_unfused_add(t6, double(b7[v]));
+      const double t10 = t8 - x9[u];
+      const double t11 = kw_exp(t10);
+      const double t12 = t1 * t11;
+      sum0[v] += t12;
+    }
+  }
+  __shared__ double share0_sum0[4][256];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 64u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 256u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 4; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 64u + column];
+  }
+  double total0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    total0[v] = double(sum0[v]) + double(0);
+  }
+
+  if (t == 0 && active) {
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      y13[v] = (float)(total0[v]);
+    }
+    kw_write4(out0 + i0, y13);
+  }
+}
+
+static const char* k4_sum_cast(const float* in0, const double* in1, const float* in2, const float* in3,
+                               const double* in4, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) |
+       reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k4_sum_cast: in1, in2, in3, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k4_sum_cast", k0_k4_sum_cast, 1, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -510,6 +716,56 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
                                                 static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    auto* logsumexp_k3_0_ptr = reinterpret_cast<double*>(workspace + 24576);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, workspace + 24832,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, workspace + 24832,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, gradient_of_output_0_ptr,
+                                                logsumexp_k3_0_ptr, cast_k3_1_ptr, nullptr,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr,
+                                          logsumexp_k3_0_ptr, cast_k4_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    auto* logsumexp_k3_0_ptr = reinterpret_cast<double*>(workspace + 24576);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, workspace + 24832,
+                                            static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, workspace + 24832,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, gradient_of_output_0_ptr,
+                                                logsumexp_k3_0_ptr, cast_k3_1_ptr, nullptr,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr,
+                                          logsumexp_k3_0_ptr, cast_k4_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
 """
 
 
@@ -520,6 +776,52 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, bias,
                          cast_k2, workspace)
     return (cast_k2,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                                  conv_transpose_bias, bias):
+    """The program of training backward of parameters mode: 4 kernels, 3 torch calls."""
+    cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(172288, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, conv_transpose_weight,
+                         conv_transpose_bias, bias, gradient_of_output_0, cast_k3_1, cast_k4, workspace)
+    del workspace
+    _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
+    del cast_k3_1
+    # x = self.conv_transpose(x)
+    _t11_convolution_backward = torch.ops.aten.convolution_backward.default(_t10_expand, x, conv_transpose_weight,
+        [128], [1, 1], [0, 0], [1, 1], True, [0, 0], 1, [False, True, True])
+    del _t10_expand
+    # x = self.conv_transpose(x)
+    _t12_item = _t11_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t13_item = _t11_convolution_backward[2]
+    return (_t12_item, _t13_item, cast_k4,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                    conv_transpose_bias, bias):
+    """The program of training backward mode: 4 kernels, 4 torch calls."""
+    cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(172288, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
+                         bias, gradient_of_output_0, cast_k3_1, cast_k4, workspace)
+    del workspace
+    _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
+    del cast_k3_1
+    # x = self.conv_transpose(x)
+    _t11_convolution_backward = torch.ops.aten.convolution_backward.default(_t10_expand, x, conv_transpose_weight,
+        [128], [1, 1], [0, 0], [1, 1], True, [0, 0], 1, [True, True, True])
+    del _t10_expand
+    # x = self.conv_transpose(x)
+    _t12_item = _t11_convolution_backward[0]
+    # x = self.conv_transpose(x)
+    _t13_item = _t11_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t14_item = _t11_convolution_backward[2]
+    return (_t12_item, _t13_item, _t14_item, cast_k4,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -550,11 +852,18 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1,
+        'bias': 2}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias', 'bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2, 'bias': 3}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias', 'bias'),
+                                                         "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -979,10 +1288,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -1022,7 +1373,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -1039,6 +1391,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -1181,7 +1536,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 computed = _kernelwright_run(facts, values)
             binding.trusted = None if differentiated else torch.is_grad_enabled()
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

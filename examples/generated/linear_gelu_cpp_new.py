@@ -47,12 +47,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_517b03b29604"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_3642167ce70b"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k1_mul', 'k2_sum'],
+    "kernelwright_training_backward_0": ['k1_mul', 'k2_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -79,6 +81,15 @@ static inline double kw_select(bool condition, double a, double b) {
   const int64_t mask = -int64_t(condition);
   return kw_float((kw_bits(a) & mask) | (kw_bits(b) & ~mask));
 }
+
+// A sum and a difference that no product before them is fused into, as g++ does across statements where the processor
+// has fused operations: here these are used up. The last one is the negative of either, of which g++ would make one
+// operation with it that gives +0 where -0 is right.
+#ifdef __FP_FAST_FMAF
+template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
+#else
+template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
+#endif
 
 static inline float kw_exp(float x) {
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
@@ -121,6 +132,14 @@ static inline void kw_erf_parts(float t, float& inner, float& complement) {
   inner = q * t + t;
 }
 
+static inline float kw_erf(float x) {
+  const float t = std::abs(x);
+  float inner, complement;
+  kw_erf_parts(t, inner, complement);
+  return std::copysign(kw_select(t > 0.927734375f, 1.0f - complement, inner), x);
+}
+static inline double kw_erf(double x) { return std::erf(x); }
+
 static inline float kw_gelu_erf(float x) {
   // x times the normal distribution function; its lower tail comes from the complement, so small
   // values are not the difference of large ones.
@@ -131,6 +150,44 @@ static inline float kw_gelu_erf(float x) {
   return x * kw_select(x > 0.0f, 1.0f - tail, tail);
 }
 static inline double kw_gelu_erf(double x) { return x * 0.5 * std::erfc(-x * 0.70710678118654752440); }
+
+// 32 bytes of values; g++ lowers its operations to the registers that the processor has.
+template <typename real> struct kw_vector {
+  typedef real type __attribute__((vector_size(32)));
+  typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  static constexpr int64_t lanes = 32 / sizeof(real);
+  static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
+};
+
+// The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
+template <typename real, typename F>
+static inline double kw_fold_sum(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  constexpr int64_t L = V::lanes;
+  typename V::type a{}, b{}, c{}, d{};
+  int64_t i = 0;
+  for (; i + 4 * L <= count; i += 4 * L) {
+    a += function(V::load(values + i));
+    b += function(V::load(values + i + L));
+    c += function(V::load(values + i + 2 * L));
+    d += function(V::load(values + i + 3 * L));
+  }
+  for (; i + L <= count; i += L) a += function(V::load(values + i));
+  a = (a + b) + (c + d);
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(values[i]);
+  return total;
+}
+
+template <typename real> struct kw_sum_of {
+  double total = 0;
+  void block(const real* values, int64_t count) {
+    total += kw_fold_sum(values, count, [](auto x) { return x; });
+  }
+  void merge(const kw_sum_of& other) { total += other.total; }
+  real value() const { return real(total); }
+};
 
 //// k0_gelu_erf
 // linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
@@ -153,11 +210,141 @@ static const char* k0_gelu_erf(const float* in0, float* out0, void* workspace) {
   return nullptr;
 }
 
+//// k1_mul
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// Pointwise over 16777216.
+static const char* k1_mul(const float* __restrict__ in0, const float* in1, float* out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 16777216 ? first + 8192 : 16777216;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = real(in1[i0]);
+      const real v2 = v1 * real(0.7071067811865476);
+      const real v3 = kw_erf(v2);
+      const real v4 = real(1.0) + v3;
+      const real v5 = real(0.5) * v4;
+      const real v6 = v1 * v1;
+      const real v7 = v6 * (-real(0.5));
+      const real v8 = kw_exp(v7);
+      const real v9 = v8 * real(0.3989422804014327);
+      const real v10 = v1 * v9;
+      const real v11 = kw_unfused_add(v5, v10);
+      const real v12 = v0 * v11;
+      out0[i0] = v12;
+    }
+  }
+  return nullptr;
+}
+
+//// k2_sum
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// Columns: rows of 4096 for each of 4096: sum.
+static const char* k2_sum(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  // Results of every column, one component after another; behind them those of the chunks.
+  real* const results = static_cast<real*>(workspace);
+  {
+    struct Partial { kw_sum_of<real> total0; };
+    Partial* const partial = reinterpret_cast<Partial*>(static_cast<char*>(workspace) + 16384);
+    #pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < 64; ++task) {
+      const int64_t block = task / 8;
+      const int64_t chunk = task % 8;
+      const int64_t left = block * 512;
+      const int64_t right = left + 512 < 4096 ? left + 512 : 4096;
+      const int64_t first = chunk * 512;
+      const int64_t last = first + 512 < 4096 ? first + 512 : 4096;
+      const int64_t start = 0;  // its first column's number
+      alignas(64) real part0[512];
+      kw_sum_of<real> total0[512];
+      for (int64_t from = first; from < last; from += 128) {
+        const int64_t to = from + 128 < last ? from + 128 : last;
+        #pragma omp simd
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          part0[i0 - left] = 0;
+        }
+        for (int64_t row = from; row + 4 <= to; row += 4) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 4096 * r0]);
+            const real v1 = real(in0[i0 + 4096 * r0 + 4096]);
+            const real v2 = real(in0[i0 + 4096 * r0 + 8192]);
+            const real v3 = real(in0[i0 + 4096 * r0 + 12288]);
+            part0[i0 - left] += ((v0 + v1) + (v2 + v3));
+          }
+        }
+        for (int64_t row = to - (to - from) % 4; row + 1 <= to; row += 1) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 4096 * r0]);
+            part0[i0 - left] += v0;
+          }
+        }
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          total0[i0 - left].total += part0[i0 - left];
+        }
+      }
+      for (int64_t i0 = left; i0 < right; ++i0) {
+        partial[(start + i0) * 8 + chunk] = {total0[i0 - left]};
+      }
+    }
+    #pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < 4096; ++column) {
+      Partial whole = partial[column * 8];
+      for (int64_t chunk = 1; chunk < 8; ++chunk) {
+        whole.total0.merge(partial[column * 8 + chunk].total0);
+      }
+      results[column] = whole.total0.value();
+    }
+  }
+  for (int64_t task = 0; task < 8; ++task) {
+    const int64_t block = task;
+    const int64_t left = block * 512;
+    const int64_t right = left + 512 < 4096 ? left + 512 : 4096;
+    const int64_t start = 0;
+    #pragma omp simd
+    for (int64_t i0 = left; i0 < right; ++i0) {
+      out0[i0] = results[start + i0];
+    }
+  }
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* _t3_linear_ptr = static_cast<const float*>(tensors[0]);
     auto* gelu_erf_k0_ptr = static_cast<float*>(tensors[1]);
     if (const char* failure = k0_gelu_erf(_t3_linear_ptr, gelu_erf_k0_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace)) return failure;
     return nullptr;
 }
 """
@@ -170,6 +357,47 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     gelu_erf_k0 = _t3_linear  # in place
     _kernelwright_launch("kernelwright_training_0", _stream, _t3_linear, gelu_erf_k0)
     return (gelu_erf_k0,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, linear_weight,
+                                                  linear_bias):
+    """The program of training backward of parameters mode: 2 kernels, 2 torch calls."""
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
+    mul_k1 = _t4_linear  # in place
+    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1064960, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, _t4_linear,
+                         mul_k1, sum_k2, workspace)
+    del _t4_linear, workspace
+    _t7_permute = mul_k1.permute((1, 0))
+    del mul_k1
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t8_matmul = torch.matmul(_t7_permute, x)
+    del _t7_permute
+    _t9_reshape = sum_k2.reshape((4096,))
+    return (_t8_matmul, _t9_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, linear_weight, linear_bias):
+    """The program of training backward mode: 2 kernels, 3 torch calls."""
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
+    mul_k1 = _t4_linear  # in place
+    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1064960, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, _t4_linear, mul_k1, sum_k2,
+                         workspace)
+    del _t4_linear, workspace
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t7_matmul = torch.matmul(mul_k1, linear_weight)
+    _t8_permute = mul_k1.permute((1, 0))
+    del mul_k1
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t9_matmul = torch.matmul(_t8_permute, x)
+    del _t8_permute
+    _t10_reshape = sum_k2.reshape((4096,))
+    return (_t7_matmul, _t9_matmul, _t10_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -195,11 +423,18 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1},
+                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2},
+                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -607,10 +842,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -645,7 +922,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -662,6 +940,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -800,7 +1081,7 @@ def _kernelwright_call(model, inputs, named, plans):
             else:
                 computed = _kernelwright_run(facts, values)
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

@@ -47,12 +47,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_33734ad9edab"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_5fc96aeaef36"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_matmul_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k1_mul', 'k2_sum'],
+    "kernelwright_training_backward_0": ['k1_mul', 'k2_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -295,6 +297,19 @@ static __device__ __forceinline__ float kw_quick_exp2(float x) {
 #endif
 }
 
+// Up to 0.625 x times a polynomial of its square, to 2^-26.1; beyond, 1 - 2^p, where p is
+// one of |x|, to 2^-26.8.
+static __device__ __forceinline__ float kw_erf(float x) {
+  const float s = x * x, a = fminf(fabsf(x), 4.0f);
+  float p = fmaf(0.0044463924f, s, -0.026601795f); p = fmaf(p, s, 0.112800285f); p = fmaf(p, s, -0.37612447f);
+  p = fmaf(p, s, 0.12837915f);
+  float q = fmaf(0.00030222431f, a, -0.004599125f); q = fmaf(q, a, 0.032937452f); q = fmaf(q, a, -0.15177879f);
+  q = fmaf(q, a, -0.9171773f); q = fmaf(q, a, -1.6281011f);
+  const float near = fmaf(x, p, x), far = copysignf(1.0f - kw_quick_exp2(a * q), x);
+  return fabsf(x) >= 0.625f ? far : near;
+}
+static __device__ __forceinline__ double kw_erf(double x) { return erf(x); }
+
 // max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent
 // is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0. Of a
 // negative x the maximum is -0, and so is what vanishes.
@@ -341,6 +356,13 @@ static __device__ __forceinline__ float kw_float16_value(unsigned short bits) {
 #endif
   return x;
 }
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
+
+static __device__ __forceinline__ float kw_exp(float x) { return expf(x); }
+static __device__ __forceinline__ double kw_exp(double x) { return exp(x); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -902,6 +924,161 @@ static const char* k0_matmul_gelu_erf(const float* in0, const float* in1, const 
   return nullptr;
 }
 
+//// k1_mul
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// points (16777216,)
+// out0 = mul(in0, unfused_add(mul(0.5, add(1, erf(mul(in1, 0.707107)))), mul(in1, mul(exp(mul(square(in1), -0.5)),
+// 0.398942))))
+static __global__ void __launch_bounds__(256) k0_k1_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  float x0[4][4];
+  float x1[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    kw_read4(x0[u], in0 + i0);
+    kw_read4(x1[u], in1 + i0);
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = x1[u][v] * 0.70710677f;
+      const float t3 = kw_erf(t2);
+      const float t4 = 1.0f + t3;
+      const float t5 = 0.5f * t4;
+      const float t6 = x1[u][v] * x1[u][v];
+      const float t7 = t6 * (-0.5f);
+      const float t8 = kw_exp(t7);
+      const float t9 = t8 * 0.3989423f;
+      const float t10 = x1[u][v] * t9;
+      const float t11 = kw_unfused_add(t5, t10);
+      const float t12 = x0[u][v] * t11;
+      y13[v] = t12;
+    }
+    kw_write4(out0 + i0, y13);
+  }
+}
+
+static const char* k1_mul(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k1_mul: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k1_mul", k0_k1_mul, 4096, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k2_sum
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// Part 0: 17 parts of every row.
+// outer (4096,), row (4096,)
+// total0 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k2_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 32u, part = block_number / 32u;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)241;
+  const unsigned end = (first + 241u) < 4096u ? (first + 241u) : 4096u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  for (unsigned k = 0; k < 31; k += 8) {
+    float x0[8][4];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p;
+        kw_read4(x0[u], in0 + (i0 + r0 * 4096));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          part0[v] += x0[u][v];
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 17 + part);
+      part_of[0] = sum0[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k2_sum(
+    float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 17u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 17 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    out0[i0] = total0;
+  }
+}
+
+static const char* k2_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k2_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k2_sum", k0_k2_sum, 544, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k2_sum", k1_k2_sum, 512, 256, 0, stream, out0, partial0);
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -913,6 +1090,32 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
                                                  static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* workspace = static_cast<char*>(tensors[4]);
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
 """
 
 
@@ -922,6 +1125,47 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     workspace = torch.empty(68190464, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_0", _stream, x, linear_weight, linear_bias, gelu_erf_k0, workspace)
     return (gelu_erf_k0,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, linear_weight,
+                                                  linear_bias):
+    """The program of training backward of parameters mode: 2 kernels, 2 torch calls."""
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
+    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, _t4_linear,
+                         mul_k1, sum_k2, workspace)
+    del _t4_linear, workspace
+    _t7_permute = mul_k1.permute((1, 0))
+    del mul_k1
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t8_matmul = torch.matmul(_t7_permute, x)
+    del _t7_permute
+    _t9_reshape = sum_k2.reshape((4096,))
+    return (_t8_matmul, _t9_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, linear_weight, linear_bias):
+    """The program of training backward mode: 2 kernels, 3 torch calls."""
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
+    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, _t4_linear, mul_k1, sum_k2,
+                         workspace)
+    del _t4_linear, workspace
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t7_matmul = torch.matmul(mul_k1, linear_weight)
+    _t8_permute = mul_k1.permute((1, 0))
+    del mul_k1
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t9_matmul = torch.matmul(_t8_permute, x)
+    del _t8_permute
+    _t10_reshape = sum_k2.reshape((4096,))
+    return (_t7_matmul, _t9_matmul, _t10_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -948,11 +1192,18 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1},
+                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2},
+                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -1377,10 +1628,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -1420,7 +1713,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -1437,6 +1731,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -1579,7 +1876,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 computed = _kernelwright_run(facts, values)
             binding.trusted = None if differentiated else torch.is_grad_enabled()
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

@@ -54,13 +54,19 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_f802ceb27dde"
+_KERNELWRIGHT_OPERATORS = "transformer_block_2f43c2208229"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add'],
     "kernelwright_training_1": ['k1_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k2_mean_moments_add', 'k6_sum'],
+    "kernelwright_training_backward_of_parameters_1": ['k3_mul_gelu_erf', 'k5_sum'],
+    "kernelwright_training_backward_of_parameters_2": ['k4_sum'],
+    "kernelwright_training_backward_0": ['k7_moments_where_mean', 'k6_sum'],
+    "kernelwright_training_backward_1": ['k3_mul_gelu_erf', 'k5_sum'],
+    "kernelwright_training_backward_2": ['k8_mean_add', 'k9_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -93,8 +99,10 @@ static inline double kw_select(bool condition, double a, double b) {
 // operation with it that gives +0 where -0 is right.
 #ifdef __FP_FAST_FMAF
 template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
+template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
 #endif
 
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
@@ -141,6 +149,14 @@ static inline void kw_erf_parts(float t, float& inner, float& complement) {
   inner = q * t + t;
 }
 
+static inline float kw_erf(float x) {
+  const float t = std::abs(x);
+  float inner, complement;
+  kw_erf_parts(t, inner, complement);
+  return std::copysign(kw_select(t > 0.927734375f, 1.0f - complement, inner), x);
+}
+static inline double kw_erf(double x) { return std::erf(x); }
+
 static inline float kw_gelu_erf(float x) {
   // x times the normal distribution function; its lower tail comes from the complement, so small
   // values are not the difference of large ones.
@@ -158,6 +174,36 @@ template <typename real> struct kw_vector {
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
+};
+
+// The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
+template <typename real, typename F>
+static inline double kw_fold_sum(const real* values, int64_t count, F function) {
+  using V = kw_vector<real>;
+  constexpr int64_t L = V::lanes;
+  typename V::type a{}, b{}, c{}, d{};
+  int64_t i = 0;
+  for (; i + 4 * L <= count; i += 4 * L) {
+    a += function(V::load(values + i));
+    b += function(V::load(values + i + L));
+    c += function(V::load(values + i + 2 * L));
+    d += function(V::load(values + i + 3 * L));
+  }
+  for (; i + L <= count; i += L) a += function(V::load(values + i));
+  a = (a + b) + (c + d);
+  double total = 0;
+  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  for (; i < count; ++i) total += function(values[i]);
+  return total;
+}
+
+template <typename real> struct kw_sum_of {
+  double total = 0;
+  void block(const real* values, int64_t count) {
+    total += kw_fold_sum(values, count, [](auto x) { return x; });
+  }
+  void merge(const kw_sum_of& other) { total += other.total; }
+  real value() const { return real(total); }
 };
 
 // The sum of function(value) over a block, in double. function takes vectors and scalars of double.
@@ -272,6 +318,534 @@ static const char* k1_gelu_erf(const float* in0, float* out0, void* workspace) {
   return nullptr;
 }
 
+//// k2_mean_moments_add
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Rows of 512 for each of 8192: moments.
+static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1,
+                                       const float* __restrict__ in2, float* __restrict__ out0,
+                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+                                       void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 8192; ++point) {
+    const int64_t i0 = point;
+    kw_moments_of<real> accumulator0;
+    {
+      constexpr int64_t begin = 0, end = 512;
+      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
+    }
+    const real reduced0_mean = accumulator0.mean();
+    const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
+    const real s0 = real(reduced0_deviation < real(1000000000000000.0));
+    const real s1 = reduced0_variance + real(1e-05);
+    const real s2 = real(1) / kw_sqrt(s1);
+    const real s3 = real(1) / reduced0_deviation;
+    const real s4 = kw_select(s0 != real(0), s2, s3);
+    {
+      constexpr int64_t begin = 0, end = 512;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in0[512 * i0 + r0]);
+        const real v1 = v0 - reduced0_mean;
+        const real v2 = v1 * s4;
+        const real v3 = real(in1[r0]);
+        const real v4 = v2 * v3;
+        const real v5 = real(in2[r0]);
+        const real v6 = kw_unfused_add(v4, v5);
+        out3[512 * i0 + r0] = v6;
+      }
+    }
+    out0[i0] = reduced0_mean;
+    out1[i0] = reduced0_deviation;
+    out2[i0] = reduced0_variance;
+  }
+  return nullptr;
+}
+
+//// k3_mul_gelu_erf
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Pointwise over 16777216.
+static const char* k3_mul_gelu_erf(const float* __restrict__ in0, const float* __restrict__ in1,
+                                   float* __restrict__ out0, float* __restrict__ out1, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 16777216 ? first + 8192 : 16777216;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = real(in1[i0]);
+      const real v2 = v1 * real(0.7071067811865476);
+      const real v3 = kw_erf(v2);
+      const real v4 = real(1.0) + v3;
+      const real v5 = real(0.5) * v4;
+      const real v6 = v1 * v1;
+      const real v7 = v6 * (-real(0.5));
+      const real v8 = kw_exp(v7);
+      const real v9 = v8 * real(0.3989422804014327);
+      const real v10 = v1 * v9;
+      const real v11 = kw_unfused_add(v5, v10);
+      const real v12 = v0 * v11;
+      const real v13 = kw_gelu_erf(v1);
+      out0[i0] = v12;
+      out1[i0] = v13;
+    }
+  }
+  return nullptr;
+}
+
+//// k4_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Columns: rows of 8192 for each of 512: sum, sum.
+static const char* k4_sum(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                          const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
+                          float* __restrict__ out1, void* workspace) {
+  using real = float;
+  // Results of every column, one component after another; behind them those of the chunks.
+  real* const results = static_cast<real*>(workspace);
+  {
+    struct Partial { kw_sum_of<real> total0; kw_sum_of<real> total1; };
+    Partial* const partial = reinterpret_cast<Partial*>(static_cast<char*>(workspace) + 4096);
+    #pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < 64; ++task) {
+      const int64_t chunk = task % 64;
+      constexpr int64_t left = 0, right = 512;
+      const int64_t first = chunk * 128;
+      const int64_t last = first + 128 < 8192 ? first + 128 : 8192;
+      const int64_t start = 0;  // its first column's number
+      alignas(64) real part0[512];
+      kw_sum_of<real> total0[512];
+      alignas(64) real part1[512];
+      kw_sum_of<real> total1[512];
+      for (int64_t from = first; from < last; from += 128) {
+        const int64_t to = from + 128 < last ? from + 128 : last;
+        #pragma omp simd
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          part0[i0 - left] = 0;
+          part1[i0 - left] = 0;
+        }
+        for (int64_t row = from; row + 1 <= to; row += 1) {
+          const int64_t r0 = row;
+          const real w0 = real(in2[r0]);
+          const real w1 = real(in3[r0]);
+          const real w2 = real(w1 < real(1000000000000000.0));
+          const real w3 = real(in4[r0]);
+          const real w4 = w3 + real(1e-05);
+          const real w5 = real(1) / kw_sqrt(w4);
+          const real w6 = real(1) / w1;
+          const real w7 = kw_select(w2 != real(0), w5, w6);
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 512 * r0]);
+            const real v1 = real(in1[i0 + 512 * r0]);
+            const real v2 = v1 - w0;
+            const real v3 = v2 * w7;
+            const real v4 = v0 * v3;
+            part0[i0 - left] += v4;
+            part1[i0 - left] += v0;
+          }
+        }
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          total0[i0 - left].total += part0[i0 - left];
+          total1[i0 - left].total += part1[i0 - left];
+        }
+      }
+      for (int64_t i0 = left; i0 < right; ++i0) {
+        partial[(start + i0) * 64 + chunk] = {total0[i0 - left], total1[i0 - left]};
+      }
+    }
+    #pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < 512; ++column) {
+      Partial whole = partial[column * 64];
+      for (int64_t chunk = 1; chunk < 64; ++chunk) {
+        whole.total0.merge(partial[column * 64 + chunk].total0);
+        whole.total1.merge(partial[column * 64 + chunk].total1);
+      }
+      results[column] = whole.total0.value();
+      results[512 + column] = whole.total1.value();
+    }
+  }
+  {
+    constexpr int64_t left = 0, right = 512;
+    const int64_t start = 0;
+    #pragma omp simd
+    for (int64_t i0 = left; i0 < right; ++i0) {
+      out0[i0] = results[start + i0];
+      out1[i0] = results[512 + start + i0];
+    }
+  }
+  return nullptr;
+}
+
+//// k5_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Columns: rows of 8192 for each of 2048: sum.
+static const char* k5_sum(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  // Results of every column, one component after another; behind them those of the chunks.
+  real* const results = static_cast<real*>(workspace);
+  {
+    struct Partial { kw_sum_of<real> total0; };
+    Partial* const partial = reinterpret_cast<Partial*>(static_cast<char*>(workspace) + 8192);
+    #pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < 64; ++task) {
+      const int64_t block = task / 16;
+      const int64_t chunk = task % 16;
+      const int64_t left = block * 512;
+      const int64_t right = left + 512 < 2048 ? left + 512 : 2048;
+      const int64_t first = chunk * 512;
+      const int64_t last = first + 512 < 8192 ? first + 512 : 8192;
+      const int64_t start = 0;  // its first column's number
+      alignas(64) real part0[512];
+      kw_sum_of<real> total0[512];
+      for (int64_t from = first; from < last; from += 128) {
+        const int64_t to = from + 128 < last ? from + 128 : last;
+        #pragma omp simd
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          part0[i0 - left] = 0;
+        }
+        for (int64_t row = from; row + 4 <= to; row += 4) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 2048 * r0]);
+            const real v1 = real(in0[i0 + 2048 * r0 + 2048]);
+            const real v2 = real(in0[i0 + 2048 * r0 + 4096]);
+            const real v3 = real(in0[i0 + 2048 * r0 + 6144]);
+            part0[i0 - left] += ((v0 + v1) + (v2 + v3));
+          }
+        }
+        for (int64_t row = to - (to - from) % 4; row + 1 <= to; row += 1) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 2048 * r0]);
+            part0[i0 - left] += v0;
+          }
+        }
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          total0[i0 - left].total += part0[i0 - left];
+        }
+      }
+      for (int64_t i0 = left; i0 < right; ++i0) {
+        partial[(start + i0) * 16 + chunk] = {total0[i0 - left]};
+      }
+    }
+    #pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < 2048; ++column) {
+      Partial whole = partial[column * 16];
+      for (int64_t chunk = 1; chunk < 16; ++chunk) {
+        whole.total0.merge(partial[column * 16 + chunk].total0);
+      }
+      results[column] = whole.total0.value();
+    }
+  }
+  for (int64_t task = 0; task < 4; ++task) {
+    const int64_t block = task;
+    const int64_t left = block * 512;
+    const int64_t right = left + 512 < 2048 ? left + 512 : 2048;
+    const int64_t start = 0;
+    #pragma omp simd
+    for (int64_t i0 = left; i0 < right; ++i0) {
+      out0[i0] = results[start + i0];
+    }
+  }
+  return nullptr;
+}
+
+//// k6_sum
+// transformer_block.py:20: return x + self.dropout(self.contract(hidden))
+// Columns: rows of 8192 for each of 512: sum.
+static const char* k6_sum(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  // Results of every column, one component after another; behind them those of the chunks.
+  real* const results = static_cast<real*>(workspace);
+  {
+    struct Partial { kw_sum_of<real> total0; };
+    Partial* const partial = reinterpret_cast<Partial*>(static_cast<char*>(workspace) + 2048);
+    #pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < 64; ++task) {
+      const int64_t chunk = task % 64;
+      constexpr int64_t left = 0, right = 512;
+      const int64_t first = chunk * 128;
+      const int64_t last = first + 128 < 8192 ? first + 128 : 8192;
+      const int64_t start = 0;  // its first column's number
+      alignas(64) real part0[512];
+      kw_sum_of<real> total0[512];
+      for (int64_t from = first; from < last; from += 128) {
+        const int64_t to = from + 128 < last ? from + 128 : last;
+        #pragma omp simd
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          part0[i0 - left] = 0;
+        }
+        for (int64_t row = from; row + 4 <= to; row += 4) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 512 * r0]);
+            const real v1 = real(in0[i0 + 512 * r0 + 512]);
+            const real v2 = real(in0[i0 + 512 * r0 + 1024]);
+            const real v3 = real(in0[i0 + 512 * r0 + 1536]);
+            part0[i0 - left] += ((v0 + v1) + (v2 + v3));
+          }
+        }
+        for (int64_t row = to - (to - from) % 4; row + 1 <= to; row += 1) {
+          const int64_t r0 = row;
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 512 * r0]);
+            part0[i0 - left] += v0;
+          }
+        }
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          total0[i0 - left].total += part0[i0 - left];
+        }
+      }
+      for (int64_t i0 = left; i0 < right; ++i0) {
+        partial[(start + i0) * 64 + chunk] = {total0[i0 - left]};
+      }
+    }
+    #pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < 512; ++column) {
+      Partial whole = partial[column * 64];
+      for (int64_t chunk = 1; chunk < 64; ++chunk) {
+        whole.total0.merge(partial[column * 64 + chunk].total0);
+      }
+      results[column] = whole.total0.value();
+    }
+  }
+  {
+    constexpr int64_t left = 0, right = 512;
+    const int64_t start = 0;
+    #pragma omp simd
+    for (int64_t i0 = left; i0 < right; ++i0) {
+      out0[i0] = results[start + i0];
+    }
+  }
+  return nullptr;
+}
+
+//// k7_moments_where_mean
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Rows of 512 for each of 8192: moments.
+static const char* k7_moments_where_mean(const float* __restrict__ in0, const float* __restrict__ in1,
+                                         const float* __restrict__ in2, float* __restrict__ out0,
+                                         float* __restrict__ out1, float* __restrict__ out2, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 8192; ++point) {
+    const int64_t i0 = point;
+    kw_moments_of<real> accumulator0;
+    {
+      constexpr int64_t begin = 0, end = 512;
+      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
+    }
+    const real reduced0_mean = accumulator0.mean();
+    const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
+    const real s0 = real(reduced0_deviation < real(1000000000000000.0));
+    const real s1 = reduced0_variance + real(1e-05);
+    const real s2 = real(1) / kw_sqrt(s1);
+    const real s3 = real(1) / reduced0_deviation;
+    const real s4 = kw_select(s0 != real(0), s2, s3);
+    {
+      constexpr int64_t begin = 0, end = 512;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in0[512 * i0 + r0]);
+        const real v1 = v0 - reduced0_mean;
+        const real v2 = v1 * s4;
+        const real v3 = real(in1[r0]);
+        const real v4 = v2 * v3;
+        const real v5 = real(in2[r0]);
+        const real v6 = kw_unfused_add(v4, v5);
+        out2[512 * i0 + r0] = v6;
+      }
+    }
+    out0[i0] = s4;
+    out1[i0] = reduced0_mean;
+  }
+  return nullptr;
+}
+
+//// k8_mean_add
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Rows of 512 for each of 8192: sum, sum.
+static const char* k8_mean_add(const float* __restrict__ in0, const float* __restrict__ in1,
+                               const float* __restrict__ in2, const float* __restrict__ in3,
+                               const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0,
+                               void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 8192; ++point) {
+    const int64_t i0 = point;
+    alignas(64) real row0[512];
+    alignas(64) real values0[512];
+    kw_sum_of<real> accumulator0;
+    kw_sum_of<real> accumulator1;
+    const real c0_0 = real(in3[i0]);
+    const real c0_1 = real(in4[i0]);
+    {
+      constexpr int64_t begin = 0, end = 512;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in0[512 * i0 + r0]);
+        const real v1 = real(in1[r0]);
+        const real v2 = v0 * v1;
+        const real v3 = real(in2[512 * i0 + r0]);
+        const real v4 = v3 - c0_0;
+        const real v5 = v4 * c0_1;
+        const real v6 = v2 * v5;
+        values0[r0 - begin] = v6;
+        row0[r0] = v2;
+      }
+      accumulator0.block(values0, end - begin);
+      accumulator1.block(row0 + begin, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real reduced1 = accumulator1.value();
+    const real s2 = reduced0 / real(512.0);
+    const real s3 = reduced1 / real(512.0);
+    {
+      constexpr int64_t begin = 0, end = 512;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in5[512 * i0 + r0]);
+        const real v1 = real(in2[512 * i0 + r0]);
+        const real v2 = v1 - c0_0;
+        const real v3 = v2 * c0_1;
+        const real v4 = v3 * s2;
+        const real v5 = kw_unfused_sub(row0[r0], v4);
+        const real v6 = kw_unfused_sub(v5, s3);
+        const real v7 = c0_1 * v6;
+        const real v8 = kw_unfused_add(v0, v7);
+        out0[512 * i0 + r0] = v8;
+      }
+    }
+  }
+  return nullptr;
+}
+
+//// k9_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Columns: rows of 8192 for each of 512: sum, sum.
+static const char* k9_sum(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                          const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1,
+                          void* workspace) {
+  using real = float;
+  // Results of every column, one component after another; behind them those of the chunks.
+  real* const results = static_cast<real*>(workspace);
+  {
+    struct Partial { kw_sum_of<real> total0; kw_sum_of<real> total1; };
+    Partial* const partial = reinterpret_cast<Partial*>(static_cast<char*>(workspace) + 4096);
+    #pragma omp parallel for schedule(static)
+    for (int64_t task = 0; task < 64; ++task) {
+      const int64_t chunk = task % 64;
+      constexpr int64_t left = 0, right = 512;
+      const int64_t first = chunk * 128;
+      const int64_t last = first + 128 < 8192 ? first + 128 : 8192;
+      const int64_t start = 0;  // its first column's number
+      alignas(64) real part0[512];
+      kw_sum_of<real> total0[512];
+      alignas(64) real part1[512];
+      kw_sum_of<real> total1[512];
+      for (int64_t from = first; from < last; from += 128) {
+        const int64_t to = from + 128 < last ? from + 128 : last;
+        #pragma omp simd
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          part0[i0 - left] = 0;
+          part1[i0 - left] = 0;
+        }
+        for (int64_t row = from; row + 4 <= to; row += 4) {
+          const int64_t r0 = row;
+          const real w0 = real(in2[r0]);
+          const real w1 = real(in3[r0]);
+          const real w2 = real(in2[r0 + 1]);
+          const real w3 = real(in3[r0 + 1]);
+          const real w4 = real(in2[r0 + 2]);
+          const real w5 = real(in3[r0 + 2]);
+          const real w6 = real(in2[r0 + 3]);
+          const real w7 = real(in3[r0 + 3]);
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 512 * r0]);
+            const real v1 = real(in1[i0 + 512 * r0]);
+            const real v2 = v1 - w0;
+            const real v3 = v2 * w1;
+            const real v4 = v0 * v3;
+            const real v5 = real(in0[i0 + 512 * r0 + 512]);
+            const real v6 = real(in1[i0 + 512 * r0 + 512]);
+            const real v7 = v6 - w2;
+            const real v8 = v7 * w3;
+            const real v9 = v5 * v8;
+            const real v10 = real(in0[i0 + 512 * r0 + 1024]);
+            const real v11 = real(in1[i0 + 512 * r0 + 1024]);
+            const real v12 = v11 - w4;
+            const real v13 = v12 * w5;
+            const real v14 = v10 * v13;
+            const real v15 = real(in0[i0 + 512 * r0 + 1536]);
+            const real v16 = real(in1[i0 + 512 * r0 + 1536]);
+            const real v17 = v16 - w6;
+            const real v18 = v17 * w7;
+            const real v19 = v15 * v18;
+            part0[i0 - left] += ((v4 + v9) + (v14 + v19));
+            part1[i0 - left] += ((v0 + v5) + (v10 + v15));
+          }
+        }
+        for (int64_t row = to - (to - from) % 4; row + 1 <= to; row += 1) {
+          const int64_t r0 = row;
+          const real w0 = real(in2[r0]);
+          const real w1 = real(in3[r0]);
+          #pragma omp simd
+          for (int64_t i0 = left; i0 < right; ++i0) {
+            const real v0 = real(in0[i0 + 512 * r0]);
+            const real v1 = real(in1[i0 + 512 * r0]);
+            const real v2 = v1 - w0;
+            const real v3 = v2 * w1;
+            const real v4 = v0 * v3;
+            part0[i0 - left] += v4;
+            part1[i0 - left] += v0;
+          }
+        }
+        for (int64_t i0 = left; i0 < right; ++i0) {
+          total0[i0 - left].total += part0[i0 - left];
+          total1[i0 - left].total += part1[i0 - left];
+        }
+      }
+      for (int64_t i0 = left; i0 < right; ++i0) {
+        partial[(start + i0) * 64 + chunk] = {total0[i0 - left], total1[i0 - left]};
+      }
+    }
+    #pragma omp parallel for schedule(static)
+    for (int64_t column = 0; column < 512; ++column) {
+      Partial whole = partial[column * 64];
+      for (int64_t chunk = 1; chunk < 64; ++chunk) {
+        whole.total0.merge(partial[column * 64 + chunk].total0);
+        whole.total1.merge(partial[column * 64 + chunk].total1);
+      }
+      results[column] = whole.total0.value();
+      results[512 + column] = whole.total1.value();
+    }
+  }
+  {
+    constexpr int64_t left = 0, right = 512;
+    const int64_t start = 0;
+    #pragma omp simd
+    for (int64_t i0 = left; i0 < right; ++i0) {
+      out0[i0] = results[start + i0];
+      out1[i0] = results[512 + start + i0];
+    }
+  }
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -287,6 +861,97 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
     auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
     if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k2_0_ptr = static_cast<float*>(tensors[3]);
+    auto* std_k2_1_ptr = static_cast<float*>(tensors[4]);
+    auto* var_k2_2_ptr = static_cast<float*>(tensors[5]);
+    auto* add_k2_3_ptr = static_cast<float*>(tensors[6]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[8]);
+    auto* workspace = static_cast<char*>(tensors[9]);
+    if (const char* failure = k2_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, mean_k2_0_ptr, std_k2_1_ptr,
+                                                  var_k2_2_ptr, add_k2_3_ptr, nullptr)) return failure;
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* ) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t15_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
+    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
+    auto* workspace = static_cast<char*>(tensors[5]);
+    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t15_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr,
+                                              nullptr)) return failure;
+    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* ) {
+    auto* _t21_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* x_ptr = static_cast<const float*>(tensors[1]);
+    auto* mean_k2_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* std_k2_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* var_k2_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* sum_k4_0_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k4_1_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    if (const char* failure = k4_sum(_t21_matmul_ptr, x_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, sum_k4_0_ptr,
+                                     sum_k4_1_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* where_k7_0_ptr = static_cast<float*>(tensors[3]);
+    auto* mean_k7_1_ptr = static_cast<float*>(tensors[4]);
+    auto* add_k7_2_ptr = static_cast<float*>(tensors[5]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[7]);
+    auto* workspace = static_cast<char*>(tensors[8]);
+    if (const char* failure = k7_moments_where_mean(x_ptr, norm_weight_ptr, norm_bias_ptr, where_k7_0_ptr,
+                                                    mean_k7_1_ptr, add_k7_2_ptr, nullptr)) return failure;
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* ) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t14_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
+    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
+    auto* workspace = static_cast<char*>(tensors[5]);
+    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t14_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr,
+                                              nullptr)) return failure;
+    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* ) {
+    auto* _t20_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* x_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k7_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* where_k7_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[5]);
+    auto* add_k8_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k9_0_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k9_1_ptr = static_cast<float*>(tensors[8]);
+    auto* workspace = static_cast<char*>(tensors[9]);
+    if (const char* failure = k8_mean_add(_t20_matmul_ptr, norm_weight_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr,
+                                          gradient_of_output_0_ptr, add_k8_ptr, nullptr)) return failure;
+    if (const char* failure = k9_sum(_t20_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k9_0_ptr, sum_k9_1_ptr,
+                                     workspace)) return failure;
     return nullptr;
 }
 """
@@ -309,6 +974,122 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     # return x + self.dropout(self.contract(hidden))
     _t11_add = (x + _t10_linear)
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, contract_weight,
+                                                  norm_weight, norm_bias, expand_weight, expand_bias):
+    """The program of training backward of parameters mode: 5 kernels, 5 torch calls."""
+    # return x + self.dropout(self.contract(hidden))
+    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t9_permute = _t8_reshape.permute((1, 0))
+    del _t8_reshape
+    mean_k2_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    std_k2_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    var_k2_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    add_k2_3 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1050624, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, norm_weight, norm_bias,
+                         mean_k2_0, std_k2_1, var_k2_2, add_k2_3, gradient_of_output_0, sum_k6, workspace)
+    del workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t15_linear = torch.nn.functional.linear(add_k2_3, expand_weight, expand_bias).contiguous()
+    _t16_reshape = add_k2_3.reshape((8192, 512))
+    del add_k2_3
+    _t17_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t7_matmul, _t15_linear, mul_k3_0,
+                         gelu_erf_k3_1, sum_k5, workspace)
+    del _t7_matmul, _t15_linear, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t21_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
+    _t22_reshape = mul_k3_0.reshape((8192, 2048))
+    del mul_k3_0
+    _t23_permute = _t22_reshape.permute((1, 0))
+    del _t22_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t24_matmul = torch.matmul(_t23_permute, _t16_reshape)
+    del _t23_permute, _t16_reshape
+    _t25_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t26_reshape = gelu_erf_k3_1.reshape((8192, 2048))
+    del gelu_erf_k3_1
+    # return x + self.dropout(self.contract(hidden))
+    _t27_matmul = torch.matmul(_t9_permute, _t26_reshape)
+    del _t9_permute, _t26_reshape
+    sum_k4_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k4_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(2101248, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t21_matmul, x, mean_k2_0, std_k2_1,
+                         var_k2_2, sum_k4_0, sum_k4_1, workspace)
+    del _t21_matmul, mean_k2_0, std_k2_1, var_k2_2, workspace
+    _t30_reshape = sum_k4_0.reshape((512,))
+    del sum_k4_0
+    _t31_reshape = sum_k4_1.reshape((512,))
+    return (_t30_reshape, _t31_reshape, _t24_matmul, _t25_reshape, _t27_matmul, _t17_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, contract_weight, norm_weight, norm_bias,
+                                    expand_weight, expand_bias):
+    """The program of training backward mode: 6 kernels, 5 torch calls."""
+    # return x + self.dropout(self.contract(hidden))
+    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t9_permute = _t8_reshape.permute((1, 0))
+    del _t8_reshape
+    where_k7_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    mean_k7_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1050624, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, norm_weight, norm_bias, where_k7_0, mean_k7_1,
+                         add_k7_2, gradient_of_output_0, sum_k6, workspace)
+    del workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t14_linear = torch.nn.functional.linear(add_k7_2, expand_weight, expand_bias).contiguous()
+    _t15_reshape = add_k7_2.reshape((8192, 512))
+    del add_k7_2
+    _t16_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t7_matmul, _t14_linear, mul_k3_0, gelu_erf_k3_1,
+                         sum_k5, workspace)
+    del _t7_matmul, _t14_linear, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t20_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
+    _t21_reshape = mul_k3_0.reshape((8192, 2048))
+    del mul_k3_0
+    _t22_permute = _t21_reshape.permute((1, 0))
+    del _t21_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t23_matmul = torch.matmul(_t22_permute, _t15_reshape)
+    del _t22_permute, _t15_reshape
+    _t24_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t25_reshape = gelu_erf_k3_1.reshape((8192, 2048))
+    del gelu_erf_k3_1
+    # return x + self.dropout(self.contract(hidden))
+    _t26_matmul = torch.matmul(_t9_permute, _t25_reshape)
+    del _t9_permute, _t25_reshape
+    add_k8 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k9_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k9_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(2101248, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t20_matmul, norm_weight, x, mean_k7_1,
+                         where_k7_0, gradient_of_output_0, add_k8, sum_k9_0, sum_k9_1, workspace)
+    del _t20_matmul, mean_k7_1, where_k7_0, workspace
+    _t30_reshape = sum_k9_0.reshape((512,))
+    del sum_k9_0
+    _t31_reshape = sum_k9_1.reshape((512,))
+    return (add_k8, _t30_reshape, _t31_reshape, _t23_matmul, _t24_reshape, _t26_matmul, _t16_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -344,11 +1125,20 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2,
+        'expand.bias': 3, 'contract.weight': 4, 'contract.bias': 5},
+                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
+        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2,
+        'expand.weight': 3, 'expand.bias': 4, 'contract.weight': 5, 'contract.bias': 6},
+                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
+        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -756,10 +1546,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -794,7 +1626,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -811,6 +1644,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -949,7 +1785,7 @@ def _kernelwright_call(model, inputs, named, plans):
             else:
                 computed = _kernelwright_run(facts, values)
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

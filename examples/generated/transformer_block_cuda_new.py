@@ -54,13 +54,19 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_f60d318a98aa"
+_KERNELWRIGHT_OPERATORS = "transformer_block_91358f4619ae"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add'],
     "kernelwright_training_1": ['k1_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k2_mean_moments_add', 'k6_sum'],
+    "kernelwright_training_backward_of_parameters_1": ['k3_mul_gelu_erf', 'k5_sum'],
+    "kernelwright_training_backward_of_parameters_2": ['k4_sum'],
+    "kernelwright_training_backward_0": ['k7_moments_where_mean', 'k6_sum'],
+    "kernelwright_training_backward_1": ['k3_mul_gelu_erf', 'k5_sum'],
+    "kernelwright_training_backward_2": ['k8_mean_add', 'k9_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -143,6 +149,19 @@ static __device__ __forceinline__ double kw_divide(double x, double y) { return 
 static __device__ __forceinline__ float kw_rsqrt(float x) { return rsqrtf(x); }
 static __device__ __forceinline__ double kw_rsqrt(double x) { return rsqrt(x); }
 
+// Up to 0.625 x times a polynomial of its square, to 2^-26.1; beyond, 1 - 2^p, where p is
+// one of |x|, to 2^-26.8.
+static __device__ __forceinline__ float kw_erf(float x) {
+  const float s = x * x, a = fminf(fabsf(x), 4.0f);
+  float p = fmaf(0.0044463924f, s, -0.026601795f); p = fmaf(p, s, 0.112800285f); p = fmaf(p, s, -0.37612447f);
+  p = fmaf(p, s, 0.12837915f);
+  float q = fmaf(0.00030222431f, a, -0.004599125f); q = fmaf(q, a, 0.032937452f); q = fmaf(q, a, -0.15177879f);
+  q = fmaf(q, a, -0.9171773f); q = fmaf(q, a, -1.6281011f);
+  const float near = fmaf(x, p, x), far = copysignf(1.0f - kw_quick_exp2(a * q), x);
+  return fabsf(x) >= 0.625f ? far : near;
+}
+static __device__ __forceinline__ double kw_erf(double x) { return erf(x); }
+
 // max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is a power of two whose exponent
 // is a polynomial that decreases for ever, to 2^-25.9 of the result for x > 0. Of a
 // negative x the maximum is -0, and so is what vanishes.
@@ -160,6 +179,13 @@ static __device__ __forceinline__ double kw_gelu_erf(double x) { return 0.5 * x 
 // Rounded as it stands: no product before it is fused into it.
 static __device__ __forceinline__ float kw_unfused_add(float x, float y) { return __fadd_rn(x, y); }
 static __device__ __forceinline__ double kw_unfused_add(double x, double y) { return __dadd_rn(x, y); }
+
+// Rounded as it stands: no product before it is fused into it.
+static __device__ __forceinline__ float kw_unfused_sub(float x, float y) { return __fsub_rn(x, y); }
+static __device__ __forceinline__ double kw_unfused_sub(double x, double y) { return __dsub_rn(x, y); }
+
+static __device__ __forceinline__ float kw_exp(float x) { return expf(x); }
+static __device__ __forceinline__ double kw_exp(double x) { return exp(x); }
 
 // Four neighbours in one aligned access (16 bytes for float).
 template <typename T>
@@ -297,6 +323,835 @@ static const char* k1_gelu_erf(const float* in0, float* out0, void* workspace, c
   return nullptr;
 }
 
+//// k2_mean_moments_add
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// outer (8192,), row (512,)
+// mean0/variance0/deviation0 = moments(in0)
+// out3 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
+// reciprocal(deviation0))), in1), in2)
+// out0 = mean0
+// out1 = deviation0
+// out2 = variance0
+static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float keep0[4][4];
+
+  float b0;
+  b0 = in0[i0 * 512];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  float x1[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    kw_read4(x1[u], in0 + (i0 * 512 + r0));
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      keep0[u][v] = x1[u][v];
+      const double apart0 = double(x1[u][v]) - shift0;
+      first0 += apart0;
+      second0 += apart0 * apart0;
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 512.0;
+  const double spread0 = second0 / 512.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+
+  const float t3 = float(deviation0 < 1e+15f);
+  const float t4 = variance0 + 1e-05f;
+  const float t5 = kw_rsqrt(t4);
+  const float t6 = kw_divide(1.0f, deviation0);
+  const float t7 = t3 != float(0) ? t5 : t6;
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    float x9[4];
+    float x11[4];
+    kw_read4(x9, in1 + r0);
+    kw_read4(x11, in2 + r0);
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = keep0[u][v] - mean0;
+      const float t8 = t2 * t7;
+      const float t10 = t8 * x9[v];
+      const float t12 = kw_unfused_add(t10, x11[v]);
+      y13[v] = t12;
+    }
+    kw_write4(out3 + (i0 * 512 + r0), y13);
+  }
+
+  if (t == 0) {
+    out0[i0] = mean0;
+    out1[i0] = deviation0;
+    out2[i0] = variance0;
+  }
+}
+
+static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+                                       float* out2, float* out3, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
+       reinterpret_cast<uintptr_t>(out3)) % 16 != 0)
+    return "k2_mean_moments_add: in0, in1, in2, out3 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3);
+  return nullptr;
+}
+
+//// k3_mul_gelu_erf
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// points (16777216,)
+// out0 = mul(in0, unfused_add(mul(0.5, add(1, erf(mul(in1, 0.707107)))), mul(in1, mul(exp(mul(square(in1), -0.5)),
+// 0.398942))))
+// out1 = gelu_erf(in1)
+static __global__ void __launch_bounds__(256) k0_k3_mul_gelu_erf(
+    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0, float* __restrict__ out1) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  float x0[4][4];
+  float x1[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    kw_read4(x0[u], in0 + i0);
+    kw_read4(x1[u], in1 + i0);
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float y13[4];
+    float y15[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = x1[u][v] * 0.70710677f;
+      const float t3 = kw_erf(t2);
+      const float t4 = 1.0f + t3;
+      const float t5 = 0.5f * t4;
+      const float t6 = x1[u][v] * x1[u][v];
+      const float t7 = t6 * (-0.5f);
+      const float t8 = kw_exp(t7);
+      const float t9 = t8 * 0.3989423f;
+      const float t10 = x1[u][v] * t9;
+      const float t11 = kw_unfused_add(t5, t10);
+      const float t12 = x0[u][v] * t11;
+      y13[v] = t12;
+      const float t14 = kw_gelu_erf(x1[u][v]);
+      y15[v] = t14;
+    }
+    kw_write4(out0 + i0, y13);
+    kw_write4(out1 + i0, y15);
+  }
+}
+
+static const char* k3_mul_gelu_erf(const float* in0, const float* in1, float* out0, float* out1, void* workspace,
+                                   cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0) |
+       reinterpret_cast<uintptr_t>(out1)) % 16 != 0)
+    return "k3_mul_gelu_erf: in0, in1, out0, out1 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k3_mul_gelu_erf", k0_k3_mul_gelu_erf, 4096, 256, 0, stream, in0, in1, out0, out1);
+  return nullptr;
+}
+
+//// k4_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Part 0: 64 parts of every row.
+// outer (512,), row (8192,)
+// total0 = sum(mul(in0, mul(sub(in1, in2), where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)), reciprocal(in3)))))
+// total1 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k4_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 4u, part = block_number / 4u;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)128;
+  const unsigned end = (first + 128u) < 8192u ? (first + 128u) : 8192u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  double sum1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum1[v] = 0;
+  }
+  for (unsigned k = 0; k < 16; k += 8) {
+    float x0[8][4];
+    float x1[8][4];
+    float x2[8];
+    float x4[8];
+    float x6[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p;
+        kw_read4(x0[u], in0 + (i0 + r0 * 512));
+        kw_read4(x1[u], in1 + (i0 + r0 * 512));
+        x2[u] = in2[r0];
+        x4[u] = in3[r0];
+        x6[u] = in4[r0];
+      }
+    }
+    float part0[4] = {};
+    float part1[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const float t5 = float(x4[u] < 1e+15f);
+        const float t7 = x6[u] + 1e-05f;
+        const float t8 = kw_rsqrt(t7);
+        const float t9 = kw_divide(1.0f, x4[u]);
+        const float t10 = t5 != float(0) ? t8 : t9;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t3 = x1[u][v] - x2[u];
+          const float t11 = t3 * t10;
+          const float t12 = x0[u][v] * t11;
+          part0[v] += t12;
+          part1[v] += x0[u][v];
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum1[v] += part1[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+  __shared__ double share0_sum1[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+    share0_sum1[t][v * 32u + column] = sum1[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+    double sum1 = share0_sum1[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+      sum1 += share0_sum1[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+    share0_sum1[0][j] = sum1;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+    sum1[v] = share0_sum1[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 64 + part) * 2;
+      part_of[0] = sum0[v];
+      part_of[1] = sum1[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k4_sum(
+    float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  double sum1 = 0;
+  for (unsigned s = t; s < 64u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 64 + s) * 2;
+    sum0 += part[0];
+    sum1 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+  }
+  const float total0 = float(sum0);
+  const float total1 = float(sum1);
+
+  if (t == 0) {
+    out0[i0] = total0;
+    out1[i0] = total1;
+  }
+}
+
+static const char* k4_sum(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                          float* out0, float* out1, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
+    return "k4_sum: in0, in1 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k4_sum", k0_k4_sum, 256, 256, 0, stream, in0, in1, in2, in3, in4, partial0);
+  KW_LAUNCH("k4_sum", k1_k4_sum, 64, 256, 0, stream, out0, out1, partial0);
+  return nullptr;
+}
+
+//// k5_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Part 0: 33 parts of every row.
+// outer (2048,), row (8192,)
+// total0 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k5_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 16u, part = block_number / 16u;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)249;
+  const unsigned end = (first + 249u) < 8192u ? (first + 249u) : 8192u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  for (unsigned k = 0; k < 32; k += 8) {
+    float x0[8][4];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p;
+        kw_read4(x0[u], in0 + (i0 + r0 * 2048));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          part0[v] += x0[u][v];
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 33 + part);
+      part_of[0] = sum0[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k5_sum(
+    float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 33u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 33 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    out0[i0] = total0;
+  }
+}
+
+static const char* k5_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k5_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k5_sum", k0_k5_sum, 528, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k5_sum", k1_k5_sum, 256, 256, 0, stream, out0, partial0);
+  return nullptr;
+}
+
+//// k6_sum
+// transformer_block.py:20: return x + self.dropout(self.contract(hidden))
+// Part 0: 64 parts of every row.
+// outer (512,), row (8192,)
+// total0 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k6_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 4u, part = block_number / 4u;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)128;
+  const unsigned end = (first + 128u) < 8192u ? (first + 128u) : 8192u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  for (unsigned k = 0; k < 16; k += 8) {
+    float x0[8][4];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p;
+        kw_read4(x0[u], in0 + (i0 + r0 * 512));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          part0[v] += x0[u][v];
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 64 + part);
+      part_of[0] = sum0[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k6_sum(
+    float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 64u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 64 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    out0[i0] = total0;
+  }
+}
+
+static const char* k6_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k6_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k6_sum", k0_k6_sum, 256, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k6_sum", k1_k6_sum, 64, 256, 0, stream, out0, partial0);
+  return nullptr;
+}
+
+//// k7_moments_where_mean
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// outer (8192,), row (512,)
+// mean0/variance0/deviation0 = moments(in0)
+// out2 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
+// reciprocal(deviation0))), in1), in2)
+// out0 = where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)), reciprocal(deviation0))
+// out1 = mean0
+static __global__ void __launch_bounds__(256) k0_k7_moments_where_mean(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float keep0[4][4];
+
+  float b0;
+  b0 = in0[i0 * 512];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  float x1[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    kw_read4(x1[u], in0 + (i0 * 512 + r0));
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      keep0[u][v] = x1[u][v];
+      const double apart0 = double(x1[u][v]) - shift0;
+      first0 += apart0;
+      second0 += apart0 * apart0;
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 512.0;
+  const double spread0 = second0 / 512.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+
+  const float t3 = float(deviation0 < 1e+15f);
+  const float t4 = variance0 + 1e-05f;
+  const float t5 = kw_rsqrt(t4);
+  const float t6 = kw_divide(1.0f, deviation0);
+  const float t7 = t3 != float(0) ? t5 : t6;
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    float x9[4];
+    float x11[4];
+    kw_read4(x9, in1 + r0);
+    kw_read4(x11, in2 + r0);
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = keep0[u][v] - mean0;
+      const float t8 = t2 * t7;
+      const float t10 = t8 * x9[v];
+      const float t12 = kw_unfused_add(t10, x11[v]);
+      y13[v] = t12;
+    }
+    kw_write4(out2 + (i0 * 512 + r0), y13);
+  }
+
+  if (t == 0) {
+    out0[i0] = t7;
+    out1[i0] = mean0;
+  }
+}
+
+static const char* k7_moments_where_mean(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+                                         float* out2, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
+       reinterpret_cast<uintptr_t>(out2)) % 16 != 0)
+    return "k7_moments_where_mean: in0, in1, in2, out2 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k7_moments_where_mean", k0_k7_moments_where_mean, 1024, 256, 0, stream, in0, in1, in2, out0, out1, out2);
+  return nullptr;
+}
+
+//// k8_mean_add
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// outer (8192,), row (512,)
+// total0 = sum(mul(mul(in0, in1), mul(sub(in2, in3), in4)))
+// total1 = sum(mul(in0, in1))
+// out0 = unfused_add(in5, mul(in4, unfused_sub(unfused_sub(mul(in0, in1), mul(mul(sub(in2, in3), in4), div(total0,
+// 512))), div(total1, 512))))
+static __global__ void __launch_bounds__(256) k0_k8_mean_add(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = block_number * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float keep0[4][4];
+  float keep1[4][4];
+
+  float b4;
+  b4 = in3[i0];
+  float b6;
+  b6 = in4[i0];
+  double sum0 = 0;
+  double sum1 = 0;
+  float x0[4][4];
+  float x1[4][4];
+  float x3[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    kw_read4(x0[u], in0 + (i0 * 512 + r0));
+    kw_read4(x1[u], in1 + r0);
+    kw_read4(x3[u], in2 + (i0 * 512 + r0));
+  }
+  float part0[4] = {};
+  float part1[4] = {};
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = x0[u][v] * x1[u][v];
+      keep0[u][v] = t2;
+      keep1[u][v] = x3[u][v];
+      const float t5 = x3[u][v] - b4;
+      const float t7 = t5 * b6;
+      const float t8 = t2 * t7;
+      part0[v] += t8;
+      part1[v] += t2;
+    }
+  }
+  sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
+  sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+  }
+  const float total0 = float(sum0);
+  const float total1 = float(sum1);
+
+  const float t12 = total0 * 0.001953125f;
+  const float t15 = total1 * 0.001953125f;
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = (u * 32u + t) * 4u;
+    const int r0 = p;
+    float x9[4];
+    kw_read4(x9, in5 + (i0 * 512 + r0));
+    float y19[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t10 = keep1[u][v] - b4;
+      const float t11 = t10 * b6;
+      const float t13 = t11 * t12;
+      const float t14 = kw_unfused_sub(keep0[u][v], t13);
+      const float t16 = kw_unfused_sub(t14, t15);
+      const float t17 = b6 * t16;
+      const float t18 = kw_unfused_add(x9[v], t17);
+      y19[v] = t18;
+    }
+    kw_write4(out0 + (i0 * 512 + r0), y19);
+  }
+}
+
+static const char* k8_mean_add(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                               const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
+       reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k8_mean_add: in0, in1, in2, in5, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k8_mean_add", k0_k8_mean_add, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
+  return nullptr;
+}
+
+//// k9_sum
+// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// Part 0: 64 parts of every row.
+// outer (512,), row (8192,)
+// total0 = sum(mul(in0, mul(sub(in1, in2), in3)))
+// total1 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k9_sum(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, double* __restrict__ partial0) {
+  const unsigned block = blockIdx.x % 4u, part = blockIdx.x / 4u;
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = (block * 32u + column) * 4u;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)128;
+  const unsigned end = (first + 128u) < 8192u ? (first + 128u) : 8192u;
+
+  double sum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = 0;
+  }
+  double sum1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum1[v] = 0;
+  }
+  for (unsigned k = 0; k < 16; k += 8) {
+    float x0[8][4];
+    float x1[8][4];
+    float x2[8];
+    float x4[8];
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+        const int r0 = p;
+        kw_read4(x0[u], in0 + (i0 + r0 * 512));
+        kw_read4(x1[u], in1 + (i0 + r0 * 512));
+        x2[u] = in2[r0];
+        x4[u] = in3[r0];
+      }
+    }
+    float part0[4] = {};
+    float part1[4] = {};
+#pragma unroll
+    for (int u = 0; u < 8; ++u) {
+      const unsigned p = (first + (k + u) * 8u + t);
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const float t3 = x1[u][v] - x2[u];
+          const float t5 = t3 * x4[u];
+          const float t6 = x0[u][v] * t5;
+          part0[v] += t6;
+          part1[v] += x0[u][v];
+        }
+      }
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum0[v] += part0[v];
+    }
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      sum1[v] += part1[v];
+    }
+  }
+  __shared__ double share0_sum0[8][128];
+  __shared__ double share0_sum1[8][128];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    share0_sum0[t][v * 32u + column] = sum0[v];
+    share0_sum1[t][v * 32u + column] = sum1[v];
+  }
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 128u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+    double sum1 = share0_sum1[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+      sum1 += share0_sum1[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+    share0_sum1[0][j] = sum1;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    sum0[v] = share0_sum0[0][v * 32u + column];
+    sum1[v] = share0_sum1[0][v * 32u + column];
+  }
+  if (t == 0) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      double* part_of = partial0 + ((unsigned long long)(o + v) * 64 + part) * 2;
+      part_of[0] = sum0[v];
+      part_of[1] = sum1[v];
+    }
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k9_sum(
+    float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  double sum1 = 0;
+  for (unsigned s = t; s < 64u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 64 + s) * 2;
+    sum0 += part[0];
+    sum1 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
+  }
+  const float total0 = float(sum0);
+  const float total1 = float(sum1);
+
+  if (t == 0) {
+    out0[i0] = total0;
+    out1[i0] = total1;
+  }
+}
+
+static const char* k9_sum(const float* in0, const float* in1, const float* in2, const float* in3, float* out0,
+                          float* out1, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
+    return "k9_sum: in0, in1 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k9_sum", k0_k9_sum, 256, 256, 0, stream, in0, in1, in2, in3, partial0);
+  KW_LAUNCH("k9_sum", k1_k9_sum, 64, 256, 0, stream, out0, out1, partial0);
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -313,6 +1168,104 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
     if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr,
                                           static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k2_0_ptr = static_cast<float*>(tensors[3]);
+    auto* std_k2_1_ptr = static_cast<float*>(tensors[4]);
+    auto* var_k2_2_ptr = static_cast<float*>(tensors[5]);
+    auto* add_k2_3_ptr = static_cast<float*>(tensors[6]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[8]);
+    auto* workspace = static_cast<char*>(tensors[9]);
+    if (const char* failure = k2_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, mean_k2_0_ptr, std_k2_1_ptr,
+                                                  var_k2_2_ptr, add_k2_3_ptr, nullptr,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* stream) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t15_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
+    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
+    auto* workspace = static_cast<char*>(tensors[5]);
+    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t15_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr, nullptr,
+                                              static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* stream) {
+    auto* _t21_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* x_ptr = static_cast<const float*>(tensors[1]);
+    auto* mean_k2_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* std_k2_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* var_k2_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* sum_k4_0_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k4_1_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    if (const char* failure = k4_sum(_t21_matmul_ptr, x_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, sum_k4_0_ptr,
+                                     sum_k4_1_ptr, workspace, static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* where_k7_0_ptr = static_cast<float*>(tensors[3]);
+    auto* mean_k7_1_ptr = static_cast<float*>(tensors[4]);
+    auto* add_k7_2_ptr = static_cast<float*>(tensors[5]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[7]);
+    auto* workspace = static_cast<char*>(tensors[8]);
+    if (const char* failure = k7_moments_where_mean(x_ptr, norm_weight_ptr, norm_bias_ptr, where_k7_0_ptr,
+                                                    mean_k7_1_ptr, add_k7_2_ptr, nullptr,
+                                                    static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* stream) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t14_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
+    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
+    auto* workspace = static_cast<char*>(tensors[5]);
+    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t14_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr, nullptr,
+                                              static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* stream) {
+    auto* _t20_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* x_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k7_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* where_k7_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[5]);
+    auto* add_k8_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k9_0_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k9_1_ptr = static_cast<float*>(tensors[8]);
+    auto* workspace = static_cast<char*>(tensors[9]);
+    if (const char* failure = k8_mean_add(_t20_matmul_ptr, norm_weight_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr,
+                                          gradient_of_output_0_ptr, add_k8_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k9_sum(_t20_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k9_0_ptr, sum_k9_1_ptr,
+                                     workspace, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -335,6 +1288,122 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     # return x + self.dropout(self.contract(hidden))
     _t11_add = (x + _t10_linear)
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, contract_weight,
+                                                  norm_weight, norm_bias, expand_weight, expand_bias):
+    """The program of training backward of parameters mode: 5 kernels, 5 torch calls."""
+    # return x + self.dropout(self.contract(hidden))
+    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t9_permute = _t8_reshape.permute((1, 0))
+    del _t8_reshape
+    mean_k2_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    std_k2_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    var_k2_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    add_k2_3 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(262144, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, norm_weight, norm_bias,
+                         mean_k2_0, std_k2_1, var_k2_2, add_k2_3, gradient_of_output_0, sum_k6, workspace)
+    del workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t15_linear = torch.nn.functional.linear(add_k2_3, expand_weight, expand_bias).contiguous()
+    _t16_reshape = add_k2_3.reshape((8192, 512))
+    del add_k2_3
+    _t17_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    workspace = torch.empty(540672, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t7_matmul, _t15_linear, mul_k3_0,
+                         gelu_erf_k3_1, sum_k5, workspace)
+    del _t7_matmul, _t15_linear, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t21_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
+    _t22_reshape = mul_k3_0.reshape((8192, 2048))
+    del mul_k3_0
+    _t23_permute = _t22_reshape.permute((1, 0))
+    del _t22_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t24_matmul = torch.matmul(_t23_permute, _t16_reshape)
+    del _t23_permute, _t16_reshape
+    _t25_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t26_reshape = gelu_erf_k3_1.reshape((8192, 2048))
+    del gelu_erf_k3_1
+    # return x + self.dropout(self.contract(hidden))
+    _t27_matmul = torch.matmul(_t9_permute, _t26_reshape)
+    del _t9_permute, _t26_reshape
+    sum_k4_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k4_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(524288, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t21_matmul, x, mean_k2_0, std_k2_1,
+                         var_k2_2, sum_k4_0, sum_k4_1, workspace)
+    del _t21_matmul, mean_k2_0, std_k2_1, var_k2_2, workspace
+    _t30_reshape = sum_k4_0.reshape((512,))
+    del sum_k4_0
+    _t31_reshape = sum_k4_1.reshape((512,))
+    return (_t30_reshape, _t31_reshape, _t24_matmul, _t25_reshape, _t27_matmul, _t17_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, contract_weight, norm_weight, norm_bias,
+                                    expand_weight, expand_bias):
+    """The program of training backward mode: 6 kernels, 5 torch calls."""
+    # return x + self.dropout(self.contract(hidden))
+    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t9_permute = _t8_reshape.permute((1, 0))
+    del _t8_reshape
+    where_k7_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    mean_k7_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(262144, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, norm_weight, norm_bias, where_k7_0, mean_k7_1,
+                         add_k7_2, gradient_of_output_0, sum_k6, workspace)
+    del workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t14_linear = torch.nn.functional.linear(add_k7_2, expand_weight, expand_bias).contiguous()
+    _t15_reshape = add_k7_2.reshape((8192, 512))
+    del add_k7_2
+    _t16_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    workspace = torch.empty(540672, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t7_matmul, _t14_linear, mul_k3_0, gelu_erf_k3_1,
+                         sum_k5, workspace)
+    del _t7_matmul, _t14_linear, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t20_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
+    _t21_reshape = mul_k3_0.reshape((8192, 2048))
+    del mul_k3_0
+    _t22_permute = _t21_reshape.permute((1, 0))
+    del _t21_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t23_matmul = torch.matmul(_t22_permute, _t15_reshape)
+    del _t22_permute, _t15_reshape
+    _t24_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t25_reshape = gelu_erf_k3_1.reshape((8192, 2048))
+    del gelu_erf_k3_1
+    # return x + self.dropout(self.contract(hidden))
+    _t26_matmul = torch.matmul(_t9_permute, _t25_reshape)
+    del _t9_permute, _t25_reshape
+    add_k8 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k9_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k9_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(524288, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t20_matmul, norm_weight, x, mean_k7_1,
+                         where_k7_0, gradient_of_output_0, add_k8, sum_k9_0, sum_k9_1, workspace)
+    del _t20_matmul, mean_k7_1, where_k7_0, workspace
+    _t30_reshape = sum_k9_0.reshape((512,))
+    del sum_k9_0
+    _t31_reshape = sum_k9_1.reshape((512,))
+    return (add_k8, _t30_reshape, _t31_reshape, _t23_matmul, _t24_reshape, _t26_matmul, _t16_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -371,11 +1440,20 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2,
+        'expand.bias': 3, 'contract.weight': 4, 'contract.bias': 5},
+                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
+        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2,
+        'expand.weight': 3, 'expand.bias': 4, 'contract.weight': 5, 'contract.bias': 6},
+                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
+        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -800,10 +1878,52 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
+    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in backward["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    names = (*ctx.places, *ctx.state)
+    needed = ctx.needs_input_grad[5:]
+    wanted = [name for name, n in zip(names, needed) if n]
+    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None
+    everything = backward["programs"][-1]["gives"]
+    program = next(p for p in backward["programs"]
+                   if all([name in p["gives"] or name not in everything for name in wanted]))
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
 
+# How torch.utils.checkpoint ends a recomputation, where the last tensor is kept for the backward.
+_kernelwright_stop = getattr(torch.utils.checkpoint, "_StopRecomputationError", _KernelwrightFailure)
 _kernelwright_profiled = getattr(torch.autograd, "_profiler_enabled", bool)  # whether torch.profiler runs
 
 
@@ -843,7 +1963,8 @@ def _kernelwright_laid(value, strides):
 
 
 class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward."""
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -860,6 +1981,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -1002,7 +2126,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 computed = _kernelwright_run(facts, values)
             binding.trusted = None if differentiated else torch.is_grad_enabled()
             return computed[0]
-        except _KernelwrightFailure:
+        except (_KernelwrightFailure, _kernelwright_stop):
             raise
         except Exception as error:  # a value that PyTorch refuses: the original computation says so in its own words
             reason = _KernelwrightMisfit("this call", f"is not for the kernels ({error})")

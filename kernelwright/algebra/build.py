@@ -10,7 +10,7 @@ from kernelwright.ir.node import Node, constant, make
 SUMS = ("sum", "mean")
 NARROW = ("float16", "bfloat16")
 MOMENTS = ("var", "std")
-REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp", *MOMENTS)
+REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "logsumexp", *MOMENTS)
 
 
 def in_one_piece(x: Node) -> bool:

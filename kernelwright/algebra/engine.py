@@ -19,7 +19,7 @@ from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.repeated import REPEATED
 from kernelwright.algebra.replaced import Replaced
 from kernelwright.algebra.rows import ROW_RULES
-from kernelwright.algebra.rule import Application, Context, Exactness, Rule, Use
+from kernelwright.algebra.rule import Application, Context, Dropped, Rule
 from kernelwright.algebra.scans import SCAN_RULES
 from kernelwright.algebra.views import VIEW_RULES
 from kernelwright.ir.graph import BufferUpdate, Graph, copied, in_own_memory, is_given, memory
@@ -55,10 +55,10 @@ class Rewriting:
     applications: tuple[Application, ...]
     seconds_before: float
     seconds_after: float
-    dropped: frozenset[Exactness | Use] = frozenset()
+    dropped: Dropped = frozenset()
 
 
-def rewrite(graph: Graph, device: Device, dropped: frozenset[Exactness | Use] = frozenset()) -> Rewriting:
+def rewrite(graph: Graph, device: Device, dropped: Dropped = frozenset()) -> Rewriting:
     """Apply the rules where they pay on ``device``, but those of the ``dropped`` classes and uses.
 
     Identities always apply. Linear operators that some rule could collapse are decided one by one, each by the nodes

@@ -45,7 +45,7 @@ def keep_axes(node: Node, context: Context) -> Node | None:
 
 def _of_one(node: Node) -> Node:
     """A reduction of every element alone, in its own type: sums of truth values and of integers are wider."""
-    x = node.inputs[0] if node.op in ("amax", "amin") else plus_zero(node.inputs[0])
+    x = node.inputs[0] if node.op in ("amax", "amin", "prod") else plus_zero(node.inputs[0])
     return x if x.dtype == node.dtype else make("cast", x, to=node.dtype, shape=x.shape, dtype=node.dtype)
 
 
@@ -58,7 +58,7 @@ def pool_to_mean(node: Node, context: Context) -> Node | None:
     return reduce("mean", x, tuple(range(x.rank - len(node["size"]), x.rank)))
 
 
-@rule("reduction over a unit axis", "sum", "mean", "amax", "amin", "logsumexp",
+@rule("reduction over a unit axis", "sum", "mean", "amax", "amin", "prod", "logsumexp",
       law="reduce over an axis of size one is the identity (log(exp(x)) = x); a sum of one zero is +0",
       condition="the axis has size one", exactness=Exactness.ROUNDING)
 def unit_axis(node: Node, context: Context) -> Node | None:
@@ -69,9 +69,10 @@ def unit_axis(node: Node, context: Context) -> Node | None:
     return reduce(node.op, x, left) if left else _of_one(node)
 
 
-@rule("nested reductions", *SUMS, "amax", "amin", "logsumexp",
-      law="sum_a sum_b x = sum_ab x; likewise mean, max, min, log-sum-exp",
-      condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES)
+@rule("nested reductions", *SUMS, "amax", "amin", "prod", "logsumexp",
+      law="sum_a sum_b x = sum_ab x; likewise mean, max, min, product, log-sum-exp",
+      condition="the same reduction, its inner one over other axes", exactness=Exactness.REASSOCIATES,
+      keeps_kinks=False)  # equal maxima of maxima share a gradient otherwise than equal maxima of all
 def nested(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
     if x.op not in REDUCTIONS or x.op in MOMENTS or not (node["keepdim"] and x["keepdim"]):

@@ -80,7 +80,7 @@ def _arithmetic(op: str, one: Range, two: Range) -> Range:
 
 @rule("clamp that never acts", "relu", "clamp_min", "clamp_max", "abs",
       law="clamp(x, a, b) = x where a <= x <= b for every input", condition="the range of x is proved",
-      exactness=Exactness.BITWISE)
+      exactness=Exactness.BITWISE, keeps_kinks=False)  # at a bound the clamp has a derivative of its own
 def redundant_clamp(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
     low, high = value_range(x)

@@ -23,6 +23,10 @@ class Exactness(StrEnum):
               "zeros may have another sign")
 
 
+#: Drops the rules whose sides have other derivatives at kinks, for a graph that is differentiated.
+KINKS = "kinks"
+
+
 class Use(NamedTuple):
     """A rule at a line of the user's file, for whatever operators of that line; where no line is known, in a module."""
 
@@ -32,6 +36,10 @@ class Use(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.rule} (line {self.line})" if self.line else self.rule
+
+
+Dropped = frozenset[Exactness | Use | str]
+"""What rules may not be applied: classes of them, uses of single ones, and :data:`KINKS`."""
 
 
 @dataclass(slots=True)
@@ -49,7 +57,7 @@ class Context:
 
     allowed: frozenset[int] = frozenset()
     used: set[int] = field(default_factory=set)
-    dropped: frozenset[Exactness | Use] = frozenset()
+    dropped: Dropped = frozenset()
     laid: set[Node] = field(default_factory=set)
     original: dict[Node, Node] = field(default_factory=dict)
     readers: dict[Node, list[Node]] = field(default_factory=dict)
@@ -59,7 +67,8 @@ class Context:
 
     def may_apply(self, rule: Rule, origin: Origin | None) -> bool:
         """Whether a rule may be applied to a node of that origin in this attempt."""
-        return not self.dropped or not (rule.exactness in self.dropped or use_of(rule, origin) in self.dropped)
+        return not self.dropped or not (rule.exactness in self.dropped or use_of(rule, origin) in self.dropped
+                                        or (KINKS in self.dropped and not rule.keeps_kinks))
 
     def may_collapse(self, anchor: Node) -> bool:
         """Whether this anchor may be collapsed in this attempt; remembers that it was asked for."""
@@ -75,6 +84,7 @@ class Rule:
     rewrite: the replacement of a node, or None where the rule's condition does not hold.
     law: one line of mathematics.
     condition: the condition in words.
+    keeps_kinks: whether both sides have the derivatives that PyTorch gives them where they bend, too.
     """
 
     name: str
@@ -83,6 +93,7 @@ class Rule:
     condition: str
     exactness: Exactness
     rewrite: Callable[[Node, Context], Node | None]
+    keeps_kinks: bool = True
 
 
 def use_of(rule: Rule, origin: Origin | None) -> Use:
@@ -107,11 +118,11 @@ class Application:
         return use_of(self.rule, self.origin)
 
 
-def rule(name: str, *roots: str, law: str, condition: str, exactness: Exactness
+def rule(name: str, *roots: str, law: str, condition: str, exactness: Exactness, keeps_kinks: bool = True
          ) -> Callable[[Callable[[Node, Context], Node | None]], Rule]:
     """Make a Rule of a function."""
 
     def wrap(function: Callable[[Node, Context], Node | None]) -> Rule:
-        return Rule(name, roots, law, condition, exactness, function)
+        return Rule(name, roots, law, condition, exactness, function, keeps_kinks)
 
     return wrap

@@ -53,11 +53,18 @@ def _by_no_zero(node: Node) -> list[Node]:
 
 def _of_its_axis(node: Node) -> list[Node]:
     """That indices are numbers of elements, or of classes."""
-    index = node.inputs[-1]
+    x, *indices = node.inputs
+    if node.op == "one_hot":
+        return _below(x, node["count"])
+    axes = node["axes"] if node.op == "taken" else (node["axis"],)
+    return [n for axis, index in zip(axes, indices[:len(axes)], strict=True)
+            for n in _below(index, x.shape[axis], wraps=node.get("wraps", False))]
+
+
+def _below(index: Node, size: int, *, wraps: bool = False) -> list[Node]:
     if not index.size:
         return []
-    size = node["count"] if node.op == "one_hot" else node.inputs[0].shape[node["axis"]]
-    least = make("ge", index, constant(-size if node.get("wraps") else 0))
+    least = make("ge", index, constant(-size if wraps else 0))
     return [_all(make("logical_and", least, make("lt", index, constant(size))))]
 
 
@@ -66,7 +73,7 @@ _DIVISIONS = ("floor_divide", "trunc_divide", "remainder", "fmod")
 _CONDITIONS: dict[str, Callable[[Node], list[Node]]] = {
     "binary_cross_entropy": _of_probabilities,
     **dict.fromkeys(_DIVISIONS, _by_no_zero),
-    **dict.fromkeys(("taken", "gather", "one_hot"), _of_its_axis),
+    **dict.fromkeys(("taken", "gather", "scattered", "one_hot"), _of_its_axis),
 }
 
 

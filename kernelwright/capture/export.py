@@ -34,6 +34,7 @@ from kernelwright.capture.tracing import (
     Questions,
     asking,
     bound_questions,
+    changes_gradient_mode,
     modes_asked,
     traceable,
     without_scopes,
@@ -107,7 +108,11 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
                 random_states_kept(drawn), values_asked.values_read(values, deciding), outside_kept(outside, moved), \
                 modes_asked(work, questions), carried.watched():
             warnings.simplefilter("ignore")
-            program = without_scopes(torch.export.export(work, call.positional, call.keywords, strict=False))
+            traced = torch.export.export(work, call.positional, call.keywords, strict=False)
+            if changes_gradient_mode(traced):
+                questions.gradients_changed.add("set_grad_enabled")
+            program = without_scopes(traced)
+            called = {str(n.target).removeprefix("aten.") for n in program.graph.nodes if n.op == "call_function"}
     except Exception as error:
         place = module_of(error, work)
         if "assigned during export" in str(error) and check_state is not None:
@@ -154,8 +159,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     graph = Converter(program, work, file, outside, tuple(carried.tensors)).graph(
         structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
         left=left_in, containers=containers)
-    return replace(graph, decided=tuple(sorted(deciding.found.items())),
-                   asked_of_inputs=tuple(deciding.asked.items()))
+    return replace(graph, calls=frozenset(called | questions.gradients_changed),
+                   decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
 
 
 def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:

@@ -21,6 +21,8 @@ from kernelwright.capture.values_asked import answered_as_before
 from kernelwright.ir.graph import Given
 
 OTHERS: Given = "another tensor"
+#: Reached where a function of the model's own, an ``autograd.Function``, says what gradients are.
+OWN_DERIVATIVE: Given = "a derivative of the model's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Observed:
     given: the tensor that it is itself, not merely a view of (a kept one by its text); None for one that the forward
     made.
     reaches: the tensors at which gradients of it would arrive if all of them required gradients; OTHERS among them
-    where a tensor that is neither an input nor a parameter would get some.
+    where a tensor that is neither an input nor a parameter would get some, OWN_DERIVATIVE where the model finds some.
     strides: of a tensor, as far as tensors without data tell; None of what is no tensor.
     """
 
@@ -173,6 +175,8 @@ def _reached(result: torch.Tensor, names: dict[int, Given]) -> frozenset[Given]:
     reached, seen, waiting = set(), {result.grad_fn}, [result.grad_fn]
     while waiting:
         function = waiting.pop()
+        if isinstance(function, torch.autograd.function.BackwardCFunction):
+            reached.add(OWN_DERIVATIVE)
         variable = getattr(function, "variable", None)
         if variable is not None:
             reached.add(names.get(id(variable), OTHERS))

@@ -142,7 +142,8 @@ class Questions:
     were asked whether they are in training. told: paths of those that do something of their own when they are put into
     a mode. others: the training mode matters in ways that no list of modules tells. builds: whether a first call builds
     submodules, or leaves the first tensors in plain attributes, so that what was asked is of the calls after it.
-    attributes: the plain attributes in which calls leave tensors, once these were looked for.
+    attributes: the plain attributes in which calls leave tensors, once these were looked for. gradients_changed: what
+    the forward does to gradients that no operator of the trace shows.
     """
 
     gradients: bool = False
@@ -151,6 +152,7 @@ class Questions:
     others: bool = False
     builds: bool = False
     attributes: tuple[str, ...] = ()
+    gradients_changed: set[str] = field(default_factory=set)
 
     def same_answers(self, one: Mapping[str, bool], other: Mapping[str, bool]) -> bool:
         """Whether modules in the modes ``one`` and ``other`` (by path) answer alike."""
@@ -163,7 +165,7 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
     """Put into ``found`` what the forward of ``model``, or a layer of PyTorch's in it, makes depend on the mode."""
     functions = {name: getattr(torch, name) for name in _GRADIENT_QUESTIONS}
     own = {id(module): path for path, module in model.named_modules()}
-    apply = vars(torch.autograd.Function)["apply"]
+    apply, register_hook = vars(torch.autograd.Function)["apply"], torch.Tensor.register_hook
 
     def noted(name: str) -> Any:
         def ask() -> bool:
@@ -175,7 +177,12 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
 
     def applied(kind: type, *arguments: Any, **named: Any) -> Any:
         found.gradients = True
+        found.gradients_changed.add("autograd.Function")
         return apply.__func__(kind, *arguments, **named)
+
+    def hooked(tensor: torch.Tensor, hook: Any) -> Any:
+        found.gradients_changed.add("register_hook")
+        return register_hook(tensor, hook)
 
     def training(module: torch.nn.Module) -> bool:
         if is_of_model(sys._getframe(1)):
@@ -195,12 +202,14 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
     for name in functions:
         setattr(torch, name, noted(name))
     torch.autograd.Function.apply = classmethod(applied)
+    torch.Tensor.register_hook = hooked  # pyrefly: ignore[bad-assignment]  # asked instead of called
     torch.nn.Module.training = property(training, set_training)  # pyrefly: ignore[bad-assignment]  # asked instead of read
     try:
         yield
     finally:
         del torch.nn.Module.training
         torch.autograd.Function.apply = apply
+        torch.Tensor.register_hook = register_hook
         for name, function in functions.items():
             setattr(torch, name, function)
 
@@ -209,8 +218,8 @@ def bound_questions() -> bool:
     """Whether a module of the user's has a function that tells the gradient mode under a name of its own, where nothing
     notes that it is asked."""
     asked = {id(getattr(torch, name)) for name in _GRADIENT_QUESTIONS}
-    return any(id(value) in asked for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch"
-               for value in list(getattr(module, "__dict__", {}).values()))
+    return any(not asked.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values())))
+               for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch")
 
 
 def is_of_model(frame: FrameType) -> bool:
@@ -282,6 +291,11 @@ def _masks_not_inspected() -> Iterator[None]:
         yield
     finally:
         layers._detect_is_causal_mask = original
+
+
+def changes_gradient_mode(program: torch.export.ExportedProgram) -> bool:
+    """Whether some of a trace stands under another gradient mode than the call."""
+    return any(n.target is torch.ops.higher_order.wrap_with_set_grad_enabled for n in program.graph.nodes)
 
 
 def without_scopes(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 def folded(text: str, conditions: Mapping[str, bool]) -> str:
@@ -17,6 +18,16 @@ def folded(text: str, conditions: Mapping[str, bool]) -> str:
 
     Such a test may use ``and``, ``or`` and ``not``; such an ``if`` has no ``elif``.
     """
+    return _folded(text, tuple(sorted(conditions.items())))
+
+
+# A run writes its file several times, with other kernels and mostly the same runtime.
+_KEPT = 16
+
+
+@lru_cache(_KEPT)
+def _folded(text: str, known: tuple[tuple[str, bool], ...]) -> str:
+    conditions = dict(known)
     while edits := list(_folds(ast.parse(text), conditions)):
         lines = text.split("\n")
         for node, value in sorted(edits, key=lambda edit: edit[0].lineno, reverse=True):
@@ -83,6 +94,7 @@ class _Part:
     is_block: bool
 
 
+@lru_cache(_KEPT)
 def _parts(text: str) -> list[_Part]:
     lines = text.split("\n")
     parts, end = [], 0

@@ -40,7 +40,8 @@ OPTIONAL = {
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
     "AHEAD": {"ahead": "False"}, "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
-    "GAPS": {"layout": "()"}, "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
+    "GAPS": {"layout": "()"}, "BACKWARD": {"backward": "None"},
+    "ATTRIBUTES": {"carried": "{}", "containers": "{}", "left": "()"},
 }
 
 #: Characters of a text that stands in one piece.
@@ -162,6 +163,11 @@ def own_classes(plan: Plan, model: nn.Module, inputs: Sequence[Any]) -> set[str]
             found.add(kind.__qualname__.split(".")[0])
         waiting += [part.items, part.attributes] if isinstance(part, Form) else [i for _, i in entries(part) or ()]
     return found
+
+
+def frozen(model: nn.Module) -> tuple[str, ...]:
+    """The parameters that require no gradient."""
+    return tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
 
 
 def plan_parts(plan: Plan) -> list[PartCall]:

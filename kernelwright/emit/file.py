@@ -6,12 +6,13 @@ import ast
 import hashlib
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
+from kernelwright.adjoint.backward import Backward
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded, names_in, used
@@ -19,6 +20,7 @@ from kernelwright.emit.embedded import PLACE, Library, libraries_text
 from kernelwright.emit.facts import (
     Facts,
     conditions,
+    frozen,
     has_objects,
     is_recordable,
     keeps_functions,
@@ -32,6 +34,7 @@ from kernelwright.emit.layout import broken_c, broken_python
 from kernelwright.emit.lines import source_lines
 from kernelwright.emit.model_source import ModelSource
 from kernelwright.emit.program import Program, make_program
+from kernelwright.emit.results import computed_results
 from kernelwright.emit.runtime import (
     IMPORTS,
     KERNEL_MARK,
@@ -56,12 +59,15 @@ _RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line
 _WIDTH = 118
 #: Facts that name functions of a program.
 OF_PROGRAM = ("run", "given")
+#: Ends the name of the program of a mode's gradients.
+BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One mode to emit: its plan, a model in that mode, example inputs, whether its calls record gradients, whether it
-    runs as a CUDA graph where it can, and, in a file for several floating-point types, which of them it serves."""
+    runs as a CUDA graph where it can, in a file for several floating-point types which of them it serves, and the
+    kernels of its backward."""
 
     mode: str
     plan: Plan
@@ -70,6 +76,18 @@ class Variant:
     recordings: tuple[bool, ...] = (False, True)
     graph: bool = False
     dtype: str = ""
+    backward: tuple[Backward, ...] = ()
+
+    def programs(self) -> Iterator[tuple[str, Plan]]:
+        """The programs of the mode: their names and plans."""
+        yield self.mode, self.plan
+        for number, backward in enumerate(self.backward):
+            yield self.backward_name(number), backward.plan
+
+    def backward_name(self, number: int) -> str:
+        """The name of a program of gradients."""
+        alone = len(self.backward) > 1 and not self.backward[number].of_inputs
+        return f"{self.mode}_{BACKWARD}" + "_of_parameters" * alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +128,18 @@ def put_together(variants: Sequence[Variant], sources: Mapping[KernelStep, Kerne
     plans: dict[str, Plan] = {}
     served: dict[str, str] = {}
     covered: dict[str, list[Node]] = {}
-    for variant in variants:
-        for step in variant.plan.kernels:
-            covered.setdefault(sources[step].name, []).extend(replaced_nodes(variant.plan.graph, step.covers))
+    for name, plan in (pair for variant in variants for pair in variant.programs()):
+        for step in plan.kernels:
+            covered.setdefault(sources[step].name, []).extend(replaced_nodes(plan.graph, step.covers))
             definitions.setdefault(sources[step].name, sources[step].definition)
         for mode, program in programs.items():
-            if len(plans[mode].steps) == len(variant.plan.steps) \
-                    and make_program(mode, variant.plan, sources, target=target).is_like(program):
-                served[variant.mode] = mode
+            if len(plans[mode].steps) == len(plan.steps) \
+                    and make_program(mode, plan, sources, target=target).is_like(program):
+                served[name] = mode
                 break
         else:
-            programs[variant.mode] = make_program(variant.mode, variant.plan, sources, target=target)
-            plans[variant.mode], served[variant.mode] = variant.plan, variant.mode
+            programs[name] = make_program(name, plan, sources, target=target)
+            plans[name], served[name] = plan, name
     launchers = [launcher for program in programs.values() for launcher in program.launchers]
     for name, number in sorted({pair for program in programs.values() for pair in program.in_place}):
         assert target.sharing is not None
@@ -179,7 +197,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     runs = "\n\n\n".join(kernels.programs)
     of_model, outside = module_facts(variants[0].model, [v.plan for v in variants])
     of_modes = [plan_facts(v.plan, v.model, v.inputs, kernels.served[v.mode], graph=v.graph and is_recordable(v.plan),
-                           ahead=bool(target.stream) and sized is None) for v in variants]
+                           ahead=bool(target.stream) and sized is None)
+                + [("backward", backward_text(v, kernels.served))] for v in variants]
     if sized is not None:
         of_modes = [[*((key, text if key != "compiled" else "None") for key, text in facts
                        if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode])]
@@ -229,6 +248,35 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
              private(classes), tables, private(outside),
              banner("The runtime: build, check, launch, gradients"), runtime]
     return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
+
+
+def backward_text(variant: Variant, served: Mapping[str, str]) -> str:
+    """What a backward by kernels is told of its program.
+
+    of: by their places those computed results whose gradients it reads. frozen: parameters of whose gradients nothing
+    is known. programs: those of fewer gradients first. gives: by input's place or parameter's name the place of its
+    gradient among the results. tensors: of the model, which follow arguments and gradients. orders: of the axes of all
+    of these in memory, None of the usual one; () where no tensor has another.
+    """
+    if not variant.backward:
+        return "None"
+    computed = computed_results(variant.plan)
+    of = tuple(computed.index(variant.plan.results[number]) for number in variant.backward[0].gradients.of)
+    programs = ", ".join(_program_text(backward, served[variant.backward_name(number)])
+                         for number, backward in enumerate(variant.backward))
+    return f'{{"of": {literal(of)}, "frozen": {literal(frozen(variant.model))}, "programs": ({programs},)}}'
+
+
+def _program_text(backward: Backward, name: str) -> str:
+    """What is told of one program of gradients."""
+    plan, made = backward.plan, backward.gradients
+    results = computed_results(plan)
+    gives = {who: results.index(node) for who, node in zip(made.gives, plan.results, strict=True)}
+    tensors = plan_tensors(plan)
+    leaves = [*(leaf for leaf in plan.graph.inputs if leaf is not None), *tensors.values()]
+    orders = tuple(leaf.get("order") for leaf in leaves)
+    return (f'{{"gives": {literal(gives)}, "tensors": {literal(tuple(tensors))}, '
+            f'"orders": {literal(orders if any(orders) else ())}, "run": _kernelwright_{name}}}')
 
 
 def banner(title: str) -> str:

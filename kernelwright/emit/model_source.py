@@ -110,6 +110,9 @@ def _source_of(kind: type[nn.Module], problem: Problem, new_name: str, names: It
     if module is None or not file or not file.endswith(".py"):
         raise SourceUnavailable(model=kind.__name__, found=f"its module {kind.__module__} has no source file")
     if is_installed(file):
+        if kind.__module__ == "__main__" or not hasattr(module, kind.__qualname__.split(".")[0]):
+            raise SourceUnavailable(model=kind.__name__, found="nobody can import it: its module is "
+                                    f"{kind.__module__}, of the file {file}")
         return _derived(kind, file, new_name)
     own = problem.path is not None and file == str(problem.path) and problem.source is not None
     text = problem.source if own else read_source(Path(file))

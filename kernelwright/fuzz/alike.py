@@ -25,7 +25,7 @@ from torch import nn
 from kernelwright.fuzz.rounding import OtherRounding
 from kernelwright.verify.flatten import map_tensors
 from kernelwright.verify.observe import equal_states, first_line, random_state, seed_all
-from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw
+from kernelwright.verify.state import OwnTypes, State, call_in_float64, float64_copy, own_types, redraw
 from kernelwright.verify.ties import CALLS, _Ties
 
 #: Relative differences that are always accepted, and what a result of a type may be away from float64 by rounding.
@@ -132,11 +132,11 @@ def _turned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def observe(module: nn.Module, inputs: Sequence[Any], setting: Setting, seed: int, *, double: bool = False,
-            rounding: Any = None, names: Sequence[str] = ()) -> Observed:
+            rounding: Any = None, names: Sequence[str] = (), own: OwnTypes = OwnTypes()) -> Observed:
     """Call ``module`` on ``inputs`` (which the call may change) and note everything; nothing is raised.
 
     double: both are in float64 already. rounding: a context in which the call runs. names: those of the arguments,
-    where they are not the module's own.
+    where they are not the module's own. own: what is known of the types of what is in float64 (`own_types`).
     """
     seen = Observed()
     inputs = list(map_tensors(inputs, _turned) if setting.turned else inputs)
@@ -150,7 +150,7 @@ def observe(module: nn.Module, inputs: Sequence[Any], setting: Setting, seed: in
         warnings.simplefilter("ignore")
         try:
             if double:
-                outputs = call_in_float64(module, inputs)
+                outputs = call_in_float64(module, inputs, own=own)
             elif setting.named:
                 names = names or tuple(inspect.signature(module.forward).parameters)
                 outputs = module(**dict(zip(names, inputs, strict=False)))
@@ -336,8 +336,9 @@ class _Truth:
 
     def _in_float64(self, rounding: Any = None) -> Observed:
         try:
+            _, own = own_types(lambda: observe(self._model(), self._inputs(), self._setting, self._seed))
             return observe(float64_copy(self._model()), _wide(list(self._inputs())), self._setting, self._seed,
-                           double=True, rounding=rounding)
+                           double=True, rounding=rounding, own=own)
         except Exception:  # a model that cannot be copied
             return Observed("no float64")
 

@@ -40,6 +40,7 @@ _LINES: tuple[tuple[tuple[int, int], float, str], ...] = (
         torch.xlogy({unit}, {y}.abs() + 0.5)
         torch.where(torch.isinf({x}) | torch.signbit({x}), {y}, {x})
         torch.rad2deg(torch.tanh({x}))
+        torch.logaddexp2({x}, {y})
      """),
     ((0, 5), 8.0, """
         torch.pow(2.0, {x}.tanh())

@@ -26,6 +26,7 @@ from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import filled, run_plan, values_of
 from kernelwright.errors import KernelwrightError, VerificationFailed
 from kernelwright.fuzz.alike import SETTINGS, observe
+from kernelwright.fuzz.gradients import wrong_gradients
 from kernelwright.fuzz.judge import ROUNDING, Disagreement, disagreement, evaluated, narrowest, roots_of
 from kernelwright.fuzz.product import Made, make, row_of
 from kernelwright.ir.graph import Graph
@@ -51,7 +52,7 @@ from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.drawn import inputs_of, set_parameters
 from kernelwright.verify.flatten import flatten
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.state import OwnTypes, State, call_in_float64, float64_copy, own_types, redraw, widened
 from kernelwright.verify.tolerance import Tolerance
 
 LEVELS = ("graph", "kernels", "text", "eager")
@@ -168,6 +169,11 @@ def check_graph(text: str, target: str, seed: int) -> Iterator[str]:
             with suppress(RuntimeError):  # a loss may refuse NaN
                 _captured_is_the_model(model, graph, DISTRIBUTIONS["with NaN"].apply(inputs, seed), narrow)
         _stages_agree(model, graph, inputs, target, seed)
+        if training:
+            with _Stage("backward"):
+                wrong = wrong_gradients(model, inputs, _places(graph), row_of(target))
+            if wrong:
+                raise _Wrong("backward", wrong)
 
 
 def _is_the_model_in_float64(model: nn.Module, graph: Graph, inputs: list[Any]) -> bool:
@@ -184,9 +190,10 @@ def _captured_is_the_model(model: nn.Module, graph: Graph, inputs: list[Any], na
     """The captured graph's results and buffers are the model's: in float64, or in the model's own narrow types."""
     double = float64_copy(model) if not narrow else copy.deepcopy(model)
     arguments = widened(inputs) if not narrow else copy.deepcopy(inputs)
-    seed_generators(0)
     with torch.no_grad():
-        wanted = (double(*arguments) if narrow else call_in_float64(double, arguments))
+        own = OwnTypes() if narrow else own_types(lambda: copy.deepcopy(model)(*copy.deepcopy(inputs)))[1]
+        seed_generators(0)
+        wanted = double(*arguments) if narrow else call_in_float64(double, arguments, own=own)
     values = values_of(model, graph, inputs)
     noise = narrowest(graph) if narrow else 1e-7  # some constants are rounded to float32 in a model
     expected = evaluated(graph, values)

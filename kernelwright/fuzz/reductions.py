@@ -91,7 +91,10 @@ def _softmax(d: Draw, x: Value) -> None:
 
 @production("product", 0.4, (1, 4))
 def _product(d: Draw, x: Value) -> None:
-    d.emit(f"torch.prod({d.tamed(x, 1.0)}, {d.axis(x)})", bits=6.0)
+    x, axis = d.tamed(x, 1.0), d.axis(x)
+    d.emit(d.one_of([f"torch.prod({x}, {axis})", f"{x}.prod({axis}, keepdim=True)", f"torch.prod({x})",
+                     f"({x} > 0).prod({axis})", f"({x} * 4).to(torch.int8).prod({axis})",
+                     f"torch.prod({x}, {axis}, dtype=torch.float64)"]), bits=6.0)
 
 
 @production("scan", 1.2, (1, 5))

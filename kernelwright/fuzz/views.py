@@ -116,7 +116,11 @@ def _unfold(d: Draw, x: Value) -> None:
 @production("image to columns", 0.3, (4, 4))
 def _columns(d: Draw, x: Value) -> None:
     kernel = min(2, *x.shape[2:])
-    d.emit(f"F.unfold({x}, {kernel})", bits=x.bits)
+    if d.chance(0.5):
+        d.emit(f"F.unfold({x}, {kernel})", bits=x.bits)
+    else:
+        columns, = d.emit(f"F.unfold({x}, {kernel}, padding=1)", bits=x.bits)
+        d.emit(f"F.fold({columns}, {tuple(x.shape[2:])}, {kernel}, padding=1)", bits=x.bits + 1)
 
 
 @production("split", 1.2, (1, 5))
@@ -165,11 +169,20 @@ def _pad(d: Draw, x: Value) -> None:
 def _gather(d: Draw, x: Value) -> None:
     axis = d.number(0, x.rank - 1)
     length = x.shape[axis]
-    kind = d.one_of(["gather", "select", "index", "take"])
+    kind = d.one_of(["gather", "select", "index", "take", "several", "of all"])
     if kind == "gather":
         d.emit(f"torch.gather({x}, {axis}, {d.indices(x.shape, length)})", bits=x.bits)
     elif kind == "select":
         d.emit(f"torch.index_select({x}, {axis}, {d.indices((d.size(4),), length)})", bits=x.bits)
+    elif kind == "several" and x.rank > 1:
+        axes = sorted(d.random.sample(range(x.rank), d.number(2, min(3, x.rank))))
+        count, at = d.size(4), [":"] * (axes[-1] + 1)
+        for place, one in enumerate(axes):
+            at[one] = f"{d.indices((count,), x.shape[one])}{d.one_of(['', '[:, None]']) if place else ''}"
+        d.emit(f"{x}[{', '.join(at)}]", bits=x.bits)
+    elif kind == "of all":
+        d.emit(d.one_of([f"torch.take({x}, {d.indices((2, d.size(4)), prod(x.shape))} - {prod(x.shape)})",
+                         f"torch.take_along_dim({x}, {d.indices((d.size(4),), prod(x.shape))})"]), bits=x.bits)
     elif kind == "index":
         d.emit(f"{x}[{':, ' * axis}{d.indices((d.size(4),), length)}]", bits=x.bits)
     else:
@@ -180,7 +193,10 @@ def _gather(d: Draw, x: Value) -> None:
 def _embedding(d: Draw, x: Value) -> None:
     count, width = d.size(9), d.size(6)
     t = d.indices(d.shape(d.number(1, 2), 6), count)
-    if d.chance(0.7):
+    if d.chance(0.15) and t.rank == 2:
+        mode = d.one_of(["sum", "mean"])
+        d.emit(f"{d.module(f'nn.EmbeddingBag({count}, {width}, mode={mode!r})')}({t})", bits=3.0)
+    elif d.chance(0.7):
         d.emit(f"{d.module(f'nn.Embedding({count}, {width})')}({t})", bits=2.0)
     else:
         d.emit(f"F.one_hot({t}, {count}).to({d.dtype})", bits=0.0)
@@ -189,10 +205,27 @@ def _embedding(d: Draw, x: Value) -> None:
 @production("interpolate", 0.6, (3, 5))
 def _interpolate(d: Draw, x: Value) -> None:
     linear = {3: "linear", 4: "bilinear", 5: "trilinear"}[x.rank]
-    mode = d.one_of(["nearest", "nearest-exact", linear])
-    corners = d.one_of(["", ", align_corners=True"]) if mode == linear else ""
+    mode = d.one_of(["nearest", "nearest-exact", linear, *["bicubic"] * (x.rank == 4)])
+    corners = d.one_of(["", ", align_corners=True"]) if mode in (linear, "bicubic") else ""
     to = d.one_of(["scale_factor=2", "scale_factor=1.5", f"size={d.size(7)}"])
     d.emit(f"F.interpolate({x}, {to}, mode='{mode}'{corners})", bits=x.bits)
+
+
+@production("scattered", 0.5, (1, 4))
+def _scattered(d: Draw, x: Value) -> None:
+    axis, count = d.number(0, x.rank - 1), d.number(1, 9)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1:])
+    source, kind = d.input(shape), d.one_of(["scatter", "scatter_add", "index_add", "index_copy"])
+    index = d.indices(shape if kind.startswith("scatter") else (count,), x.shape[axis])
+    d.emit(f"torch.{kind}({x}, {axis}, {index}, {source}.to({x}.dtype))", bits=x.bits + 2)
+
+
+@production("samples", 0.4, (4, 4))
+def _samples(d: Draw, x: Value) -> None:
+    grid = d.input((x.shape[0], d.size(5), d.size(5), 2))
+    how = f"mode='{d.one_of(['bilinear', 'bilinear', 'nearest'])}', " \
+          f"padding_mode='{d.one_of(['zeros', 'border', 'reflection'])}', align_corners={d.chance(0.5)}"
+    d.emit(f"F.grid_sample({x}, {grid}.to({x}.dtype), {how})", bits=x.bits)
 
 
 @production("pixel shuffle", 0.3, (4, 4))

@@ -78,6 +78,7 @@ class Graph:
         strides; like buffers otherwise.
     containers: of these attributes those that hold containers, with numbers for the ``carried`` tensors in them.
     left: the plain attributes that a call assigns, with numbers for the outputs that they then hold.
+    calls: the operators of PyTorch that a captured model calls, and what it does to gradients that is no operator.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -95,6 +96,7 @@ class Graph:
     carried: tuple[tuple[Node, tuple[int, ...]], ...] = ()
     containers: tuple[tuple[str, Any], ...] = ()
     left: tuple[tuple[str, Any], ...] = ()
+    calls: frozenset[str] = frozenset()
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:

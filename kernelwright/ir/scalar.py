@@ -48,12 +48,27 @@ def _row(name: str, arity: int, text: str, reference: Callable[..., torch.Tensor
 
 
 
+def _multiply_add(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """x y + z rounded once, as processors have it. In float64 what the product and the sum round away is added at last
+    (T. J. Dekker, A floating-point technique for extending the available precision, Numer. Math. 18 (1971), 224)."""
+    plain = x * y + z
+    if plain.dtype != torch.float64:
+        return (torch.as_tensor(x).double() * y + z).to(plain.dtype)
+    x, y, product = torch.as_tensor(x), torch.as_tensor(y), x * y
+    high = [(t := v * 134217729.0) - (t - v) for v in (x, y)]
+    low = [v - h for v, h in zip((x, y), high, strict=True)]
+    rest = ((high[0] * high[1] - product) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]
+    part = plain - product
+    lost = (product - (plain - part)) + (z - part) + rest
+    return torch.where(torch.isfinite(lost), plain + lost, plain)
+
 
 # Arithmetic.
 _row("add", 2, "({0} + {1})", torch.add, monotone=1)
 _row("sub", 2, "({0} - {1})", torch.sub, monotone=1)
 _row("mul", 2, "({0} * {1})", torch.mul)
 _row("div", 2, "({0} / {1})", torch.div, cost=4)
+_row("multiply_add", 3, "kw_multiply_add({0}, {1}, {2})", _multiply_add)
 _row("neg", 1, "(-{0})", torch.neg, monotone=-1)
 _row("abs", 1, "kw_abs({0})", torch.abs, range=(0.0, inf))
 _row("reciprocal", 1, "(real(1) / {0})", torch.reciprocal, cost=4)
@@ -89,6 +104,8 @@ _row("log", 1, "kw_log({0})", torch.log, monotone=1, cost=12)
 _row("log1p", 1, "kw_log1p({0})", torch.log1p, monotone=1, cost=16)
 _row("log2", 1, "kw_log2({0})", torch.log2, monotone=1, cost=12)
 _row("log10", 1, "kw_log10({0})", torch.log10, monotone=1, cost=14)
+_row("logaddexp", 2, "kw_logaddexp({0}, {1})", torch.logaddexp, monotone=1, cost=30)
+_row("logaddexp2", 2, "kw_logaddexp2({0}, {1})", torch.logaddexp2, monotone=1, cost=32)
 _row("sin", 1, "kw_sin({0})", torch.sin, range=(-1.0, 1.0), cost=20)
 _row("cos", 1, "kw_cos({0})", torch.cos, range=(-1.0, 1.0), cost=20)
 _row("tan", 1, "kw_tan({0})", torch.tan, cost=26)

@@ -12,20 +12,22 @@ from kernelwright.judge.settings import JudgeSettings
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds: for the problem's profile (once), and for checks, variants, diagnosis and clock of each candidate. The
-    check's required trials run whatever they take. Where ``diagnose`` is 0, the first failing trial ends a check."""
+    """Seconds: for the problem's profile (once), and for checks, variants, diagnosis, clock and compute-sanitizer of
+    each candidate. The check's required trials run whatever they take. Where ``diagnose`` is 0, the first failing trial
+    ends a check."""
 
     profile: float
     check: float
     variants: float
     diagnose: float
     time: float
+    sanitize: float
 
 
 BUDGETS = {
-    "quick": Budget(profile=8, check=6, variants=4, diagnose=6, time=4),
-    "normal": Budget(profile=20, check=20, variants=10, diagnose=15, time=8),
-    "thorough": Budget(profile=60, check=120, variants=30, diagnose=60, time=30),
+    "quick": Budget(profile=8, check=6, variants=4, diagnose=6, time=4, sanitize=30),
+    "normal": Budget(profile=20, check=20, variants=10, diagnose=15, time=8, sanitize=90),
+    "thorough": Budget(profile=60, check=120, variants=30, diagnose=60, time=30, sanitize=400),
 }
 #: Share of an effort's time for checks and variants where nothing but the verdict is asked for: most of that time goes
 #: to trials beyond the required ones, in which hardly anybody is wrong who was right until then.

@@ -116,6 +116,19 @@ class TriedShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRun:
+    """What a tool of compute-sanitizer (memcheck, racecheck, synccheck, initcheck) says of a candidate's kernels.
+
+    ``outcome``: "clean"; "found"; "unproven", as it did not see the known fault that it is shown each time;
+    "unfinished", as it did not see all calls; "not-run". ``words`` say what or why; ``seconds`` is wall time."""
+
+    tool: str
+    outcome: str
+    words: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateResult:
     """The verdict on one file. ``reason`` is one sentence that a person, or a model asked to repair it, can act on;
     ``fix`` what would mend it. ``limits`` are the limits of OK-BUT. ``precision`` is float32, tf32 or 16-bit."""
@@ -149,6 +162,8 @@ class CandidateResult:
     """Texts that its own is near to, the nearest first."""
     shapes: tuple[TriedShape, ...] = ()
     """The shapes of inputs that one that passed was tried with: the problem's own first, then other batch sizes."""
+    sanitizer: tuple[ToolRun, ...] = ()
+    """What compute-sanitizer's tools say of its kernels, where they were asked: on a GPU."""
 
     @property
     def own_share(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,9 @@ from kernelwright.settings import Effort, Target, settings_of
 from kernelwright.verify.plain import plain
 
 PRECISIONS = ("match", "strict", "any")
+SANITIZE = ("auto", "off", "on")
+#: Seconds for two stages, as the option has them: "300,20" is (300.0, 20.0), and "60" is 60.0.
+Limit = float | str | tuple[float, float] | None
 #: Bits of a seed that nobody gave: beyond guessing, and short enough to be typed again.
 SEED_BITS = 48
 #: Settings that say how the result is shown, not what it is.
@@ -60,14 +64,18 @@ class JudgeSettings:
     """Give the problem file's globals the small values of its dictionary TINY."""
     model: str | None = None
     """Name of the model's class in its file; None: Model, else the only module class that no other one uses."""
+    sanitize: Literal["auto", "off", "on"] = "auto"
+    """Whether the kernels of candidates that pass run under compute-sanitizer, on a GPU. auto: where it is there, and
+    not with ``verdict_only``; on: always, and what could not be looked at limits a candidate."""
     rules: str = rule_sets.OWN
     """kernelwright: our own verdict alone; kernelbench, flashinfer, several with commas between them, or all: what the
     rules of others say stands beside it."""
     known: tuple[Path, ...] = ()
     """Files with which candidates' texts are compared, beside each other and the model's; folders stand for those in
     them. They are read and never run."""
-    limit: float | None = None
-    """Seconds that a candidate may take for each stage (to build, for a call); None: the judge's own limits."""
+    limit: Limit = None
+    """Seconds that a candidate may take for each stage: to build, and for a call; one number is for both. None: the
+    judge's own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
     prompt: bool = False
@@ -87,6 +95,8 @@ class JudgeSettings:
                  force=self.force, json=self.json, quiet=self.quiet, seed=0 if self.seed is None else self.seed)
         if self.precision not in PRECISIONS:
             raise _invalid("precision", self.precision, " or ".join(PRECISIONS), PRECISIONS[0])
+        if self.sanitize not in SANITIZE:
+            raise _invalid("sanitize", self.sanitize, " or ".join(SANITIZE), SANITIZE[0])
         try:
             rule_sets.chosen(self.rules)
         except (ValueError, AttributeError):
@@ -95,10 +105,14 @@ class JudgeSettings:
         for name in ("backward", "own_kernels", "time", "verdict_only", "prompt"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name.replace("_", "-"), getattr(self, name), "True or False", False)
-        for name, default in (("limit", "the judge's limits of each stage"), ("memory", "a share of what is free")):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise _invalid(name, value, "a number above 0", default)
+        if self.limit is not None:
+            try:
+                object.__setattr__(self, "limit", _stage_limits(self.limit))
+            except (ValueError, TypeError):
+                raise _invalid("limit", self.limit, "a number of seconds above 0, or two with a comma between them, to "
+                               "build and for a call", "the judge's limits of each stage") from None
+        if self.memory is not None and not 0 < self.memory < float("inf"):
+            raise _invalid("memory", self.memory, "a number above 0", "a share of what is free")
         if self.diagnose_budget is not None and not 0 <= self.diagnose_budget < float("inf"):
             raise _invalid("diagnose-budget", self.diagnose_budget, "a number of seconds from 0 on", "the effort's")
         if self.verdict_only and self.diagnose_budget:
@@ -139,13 +153,24 @@ class JudgeSettings:
         """What a candidate's process may use."""
         limits = Limits()
         if self.limit is not None:
-            limits = replace(limits, build_seconds=self.limit, run_seconds=self.limit)
+            given = _stage_limits(self.limit)
+            build, run = given if isinstance(given, tuple) else (given, given)
+            limits = replace(limits, build_seconds=build, run_seconds=run)
         return replace(limits, memory_bytes=int(self.memory * 2**30)) if self.memory is not None else limits
 
     def as_json(self) -> dict[str, Any]:
         """What bears on the verdicts, as plain data; the seed stands beside it in the result."""
         return {option.name: plain(getattr(self, option.name)) for option in fields(self)
                 if option.name not in (*SHOWN, "seed")}
+
+
+def _stage_limits(given: str | float | Sequence[float]) -> float | tuple[float, float]:
+    """``given`` as one number, or as two that differ. Raises ValueError and TypeError for what is neither."""
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else (given,)
+    numbers = [float(part) for part in parts]
+    if not 1 <= len(numbers) <= 2 or not all(0 < number < float("inf") for number in numbers):
+        raise ValueError(given)
+    return numbers[0] if len(set(numbers)) == 1 else (numbers[0], numbers[1])
 
 
 def _invalid(option: str, value: object, choices: str, default: object) -> InvalidOption:

@@ -59,6 +59,8 @@ _MEANINGS = {
     "WRONG-RANDOM": "uses random numbers where the model does not, or others than the model",
     "WRONG-NONDETERMINISTIC": "gives other bits when called again with the same inputs",
     "WRONG-STALE": "depends on earlier calls: results of an earlier input come back",
+    "WRONG-OUT-OF-BOUNDS": "has a kernel that reads or writes outside of the memory that it was given",
+    "WRONG-RACE": "has a kernel whose threads use the same memory in no order, or a barrier as they must not",
     "WRONG-GRADIENT": "gives other gradients than the model",
     "CHEAT-STALE": "returns memory that it did not write",
     "CHEAT-REPLAY": "returns a stored earlier result instead of computing",

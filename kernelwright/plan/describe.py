@@ -33,8 +33,13 @@ _UNKNOWN = "no kernel of ours for it"
 _COPY = "a copy that PyTorch does well; no kernel reads through it"
 # Why an operator without a form in kernels stays a torch call, by the names that titles have.
 _REASONS = {
-    **dict.fromkeys(("embedding", "embedding_bag", "gather", "index", "index_select", "one_hot", "scatter"),
+    **dict.fromkeys(("embedding", "gather", "index", "index_select", "one_hot", "take"),
                     "its elements are chosen by indices in memory: one pass that PyTorch does well"),
+    "embedding_bag": "bags whose lengths are in memory, or largest ones: one pass that PyTorch does well",
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put", "index_fill",
+                     "masked_scatter", "bincount"),
+                    "many indices may name one element: PyTorch goes through them once, where a kernel in a fixed "
+                    "order would look at all of them for each element"),
     **dict.fromkeys(("topk", "sort", "argsort", "kthvalue", "median", "mode", "unique_consecutive"),
                     "it puts elements in order, which PyTorch's library does well"),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
@@ -56,7 +61,7 @@ def place(origin: Origin | None) -> str:
     return origin.module
 
 
-_TITLES = {"border": "pad", "resampled": "interpolate"}
+_TITLES = {"border": "pad", "resampled": "interpolate", "sampled": "grid_sample", "scattered": "scatter"}
 
 
 def title(node: Node) -> str:
@@ -67,7 +72,7 @@ def title(node: Node) -> str:
         rank = len(node["stride"])
         return f"conv_transpose{rank}d" if node["transposed"] else f"conv{rank}d"
     if node.op == "taken":
-        return "index" if node["wraps"] or node["axis"] else "embedding"
+        return "index" if node["wraps"] or node["axes"][0] else "embedding"
     return _TITLES.get(node.op, node.op)
 
 

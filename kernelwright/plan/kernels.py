@@ -20,6 +20,7 @@ class Reduction:
 
     kind        components of the result
     sum         0: the sum
+    product     0: the product, carried in float64
     max, min    0: the extremum (NaN if any element is NaN, as in PyTorch)
     logsumexp   0: log(sum(exp(e))), computed with the running maximum subtracted
     moments     0: mean, 1: biased variance (sum of squared deviations / count), 2: its square root, which is in

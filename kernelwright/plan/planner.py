@@ -35,6 +35,8 @@ from kernelwright.plan.traversal import alternating
 _COMPILERS = {"loop": compile_group, "place": compile_extremum, "scan": compile_scan}
 _Compiled = Loop | ExtremumLoop | ScanLoop | ContractionLoop
 _DEAR = 10
+# Of the last, kernels may compute places first and elements then.
+_DEAR_ALONE = ("logsumexp", *MOMENTS, "argmax", "argmin", "sampled")
 # What one refusal changes may answer another one near it, so of these one is answered at a time, but where there are
 # many.
 _ONE_BY_ONE = 50
@@ -99,11 +101,13 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
     """
     if isinstance(step.kernel, (Contraction, Recurrence, Attention, BatchedProduct)):
         return None
+    if step.covers[0].kind == "special":  # it has no torch call
+        return None
     if step.copies or (channels_last and step.transposes):  # the torch call would need a copy besides
         return None
     node = step.covers[0]
     captured = (node.op, id(node.origin), node.dtype) in captured_operators
-    dear = node.kind in ("row", "norm", "window", "loss") or node.op in ("logsumexp", *MOMENTS, "argmax", "argmin") or (
+    dear = node.kind in ("row", "norm", "window", "loss") or node.op in _DEAR_ALONE or (
         node.kind == "pointwise" and node.op in FUNCTIONS and FUNCTIONS[node.op].cost >= _DEAR) or (
         node.kind == "reduction" and node.inputs[0].bytes >= _LARGE_REDUCTION)
     return node if len(step.covers) == 1 and captured and not dear else None
@@ -325,7 +329,7 @@ def _computed(group: Group, grouping: Grouping) -> list[Node]:
 
 
 _SHORT = {"region_sum": "region_sum", "channel_energy": "channel_energy", "logsumexp": "logsumexp", "amax": "max",
-          "amin": "min", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
+          "amin": "min", "prod": "product", "var": "moments", "std": "moments", "mean": "mean", "sum": "sum"}
 
 
 def _name(numbers: Iterator[int], nodes: Iterable[Node]) -> str:

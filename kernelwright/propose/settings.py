@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.errors import InvalidOption, NothingToPropose
-from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.settings import JudgeSettings, Limit
 from kernelwright.settings import Effort, Precision, Settings, Target
 from kernelwright.verify.plain import plain
 
@@ -79,8 +79,8 @@ class ProposeSettings:
     tiny: bool = False
     class_name: str | None = None
     """Name of the model's class in its file."""
-    limit: float | None = None
-    """Seconds that a candidate may take for each stage."""
+    limit: Limit = None
+    """Seconds that a candidate may take to build, and for a call, as ``limit`` of the judge."""
     memory: float | None = None
     """GiB of host memory that a candidate may use."""
     json: bool = False

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.codegen.device_kind import HOST
-from kernelwright.errors import ServiceFull, describe
+from kernelwright.errors import KernelwrightError, ServiceFull, describe
 from kernelwright.judge.settings import SEED_BITS
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.progress import Progress
@@ -34,6 +34,7 @@ from kernelwright.suite.jobs import Job
 from kernelwright.suite.judge_runner import MOST_IN_A_JOB
 from kernelwright.suite.judge_worker import BEGUN, JUDGED
 from kernelwright.suite.options import SuiteOptions
+from kernelwright.suite.ray_cluster import Cluster, connect
 from kernelwright.suite.scheduler import Scheduler
 
 #: How often a submission gets a process that does not live to judge it.
@@ -60,19 +61,22 @@ class _Job:
 
 
 class Judging:
-    """Judges what waits in ``store`` until it is stopped. Raises NoCudaDevice (KW302)."""
+    """Judges what waits in ``store`` until it is stopped, on the devices of this machine or of a Ray cluster. Raises
+    NoCudaDevice (KW302); of a cluster RunnerMissing (KW608) and InvalidOption (KW403)."""
 
     def __init__(self, store: Store, settings: ServeSettings, progress: Progress) -> None:
         self.store, self.progress = store, progress
         target = HOST_TARGET if settings.devices == (HOST,) and settings.target == "auto" else settings.target
         self.options = SuiteOptions(
             output=store.folder, devices=settings.devices, workers=settings.workers, limit=settings.limit, judge={},
-            work=settings.work, settings=Settings(target=target, threads=settings.threads))
+            work=settings.work, settings=Settings(target=target, threads=settings.threads), runner=settings.runner,
+            address=settings.address)
         self.trouble = ""
         """What keeps submissions from being judged, or ""."""
         self.stages: dict[str, str] = {}
         """By id, what the judge is at."""
-        self._queues = find_queues(self.options)
+        self._ray, self._own_ray = connect(self.options) if settings.runner == "ray" else (None, False)
+        self._queues = find_queues(self.options) if self._ray is None else []
         self._jobs: dict[str, _Job] = {}
         self._unsaved: deque[Callable[[], Any]] = deque()
         self._cancelled: deque[str] = deque()
@@ -92,6 +96,8 @@ class Judging:
         self._awake.set()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._own_ray and self._ray is not None:
+            self._ray.shutdown()
 
     def wake(self) -> None:
         """Say that something waits."""
@@ -102,12 +108,13 @@ class Judging:
         self._cancelled.append(name)
         self._awake.set()
 
-    def has_room(self) -> bool:
-        """Whether the disks of the folder and of temporary files take what judging writes."""
+    def has_room(self, elsewhere: float = float("inf")) -> bool:
+        """Whether the disks of the folder and of temporary files take what judging writes. elsewhere: bytes that are
+        free on the machine that judged."""
         if time.monotonic() - self._free_looked_at > DISK_SECONDS:
             self._free_looked_at = time.monotonic()
             self._free = min(shutil.disk_usage(folder).free for folder in (self.store.folder, tempfile.gettempdir()))
-        return self._free >= LEAST_FREE
+        return min(self._free, elsewhere) >= LEAST_FREE
 
     def pace(self) -> float:
         """Seconds from one verdict to the next, lately; ten where nothing is known."""
@@ -124,36 +131,46 @@ class Judging:
                 # Nothing here is a submission's fault: what runs waits again, and all begins anew.
                 self.trouble = describe(error)
                 self.progress.say(f"judging is interrupted: {self.trouble}")
-                if not _is_full(error):
+                if not isinstance(error, KernelwrightError) and not _is_full(error):
                     traceback.print_exc(file=sys.stderr)
                 self._stopping.wait(PAUSE_SECONDS)
 
     def _judge(self) -> None:
         shutil.rmtree(self.store.folder / WORK_FOLDER, ignore_errors=True)
-        queues, self._queues = self._queues or find_queues(self.options), []
-        per_device = workers_per_device(self.options, queues)
-        share_cores(self.options, queues, per_device)
-        scratch = Path(tempfile.mkdtemp(prefix="kernelwright_serve_"))
-        scheduler = Scheduler(queues, self.options, self.store.folder.resolve(), scratch, per_device, self._finished,
-                              self._part)
+        scheduler = self._scheduler()
         try:
             while not self._stopping.is_set():
-                self._step(scheduler, per_device * len(queues))
+                self._step(scheduler)
         finally:
             scheduler.close()
             while self._jobs:
                 self._leave(next(iter(self._jobs)))
             self._save()
 
-    def _step(self, scheduler: Scheduler, workers: int) -> None:
+    def _scheduler(self) -> Scheduler | Cluster:
+        """What runs jobs: on this machine's devices, or on those of a cluster. There a job whose actor is gone is not
+        begun again as it was: what it had judged stands, and what is left begins anew. So none waits there, where it
+        would count as begun."""
+        if self._ray is not None:
+            return Cluster(self._ray, self.options, self._finished, self.progress, self._part, losses=1, watches=True,
+                           least_free=LEAST_FREE, ahead=0)
+        queues, self._queues = self._queues or find_queues(self.options), []
+        per_device = workers_per_device(self.options, queues)
+        share_cores(self.options, queues, per_device)
+        scratch = Path(tempfile.mkdtemp(prefix="kernelwright_serve_"))
+        return Scheduler(queues, self.options, self.store.folder.resolve(), scratch, per_device, self._finished,
+                         self._part)
+
+    def _step(self, scheduler: Scheduler | Cluster) -> None:
         self._awake.clear()
         while self._cancelled:
             self._withdraw(scheduler, self._cancelled.popleft())
         if self._save():
             try:
-                if not self.has_room():
+                if not self.has_room() or (isinstance(scheduler, Cluster) and scheduler.full):
                     raise ServiceFull
-                while scheduler.open < workers and (rows := self.store.claim(workers - scheduler.open, MOST_IN_A_JOB)):
+                while (left := scheduler.capacity - scheduler.open) > 0 and (
+                        rows := self.store.claim(left, MOST_IN_A_JOB)):
                     self._begin(scheduler, rows)
                 self.trouble = ""
             except (ServiceFull, OSError) as error:  # what runs goes on
@@ -165,7 +182,7 @@ class Judging:
         scheduler.step(0.05 if scheduler.open else 0.0)
         self._tell_stages(scheduler)
 
-    def _begin(self, scheduler: Scheduler, rows: list[Any]) -> None:
+    def _begin(self, scheduler: Scheduler | Cluster, rows: list[Any]) -> None:
         """Have submissions of one problem judged in a process."""
         names = [row["id"] for row in rows]
         for name in names:
@@ -189,7 +206,7 @@ class Judging:
                  "profiles": str(made.folder / "profiles")}
         scheduler.add([Job(job, "", str(problem), "", problem.stat().st_size, given)])
 
-    def _tell_stages(self, scheduler: Scheduler) -> None:
+    def _tell_stages(self, scheduler: Scheduler | Cluster) -> None:
         """Note the stage of the submission that each process is at; before it is at one, of all that it has."""
         found: dict[str, str] = {}
         for job, stage in scheduler.stages().items():
@@ -213,7 +230,8 @@ class Judging:
         elif told["kind"] == JUDGED:
             found.left.remove(name)
             result = {**_without(found.folder, told["result"]), "file": "candidate.py"}
-            if not VERDICTS[result["verdict"]].passed and not self.has_room():  # that may be why
+            room = self.has_room(told.get("free", float("inf")))
+            if not VERDICTS[result["verdict"]].passed and not room:  # that may be why
                 self._lost([name], ServiceFull().as_json())
                 return
             self._ended.append(time.monotonic())
@@ -248,7 +266,7 @@ class Judging:
         for name in names:
             self._keep(lambda name=name: self.store.lose(name, MOST_ATTEMPTS, error))
 
-    def _withdraw(self, scheduler: Scheduler, name: str) -> None:
+    def _withdraw(self, scheduler: Scheduler | Cluster, name: str) -> None:
         """End the job that has ``name`` and was not to judge it any more; its others wait again."""
         for job, found in list(self._jobs.items()):
             if name in found.left:

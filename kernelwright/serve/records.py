@@ -12,8 +12,8 @@ QUEUED, RUNNING, DONE, CANCELLED, FAILED = "queued", "running", "done", "cancell
 STATES = (QUEUED, RUNNING, DONE, CANCELLED, FAILED)
 ENDED = frozenset({DONE, CANCELLED, FAILED})
 #: What a submission may ask of the judge: options of `JudgeSettings`. Others are the service's.
-OPTIONS = ("precision", "effort", "backward", "own_kernels", "rules", "time", "verdict_only", "diagnose_budget", "tiny",
-           "model", "seed")
+OPTIONS = ("precision", "effort", "backward", "own_kernels", "rules", "time", "verdict_only", "diagnose_budget",
+           "sanitize", "tiny", "model", "seed")
 
 
 class Submission(TypedDict):

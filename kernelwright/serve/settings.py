@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.errors import InvalidOption, TokensMissing
+from kernelwright.judge.settings import Limit
 from kernelwright.serve.tokens import Tokens, read_tokens
 from kernelwright.settings import Target
 from kernelwright.suite.judge_runner import WORK
+from kernelwright.suite.options import RUNNERS
 
 PORT, FOLDER, QUEUE, LIMIT_SECONDS = 8750, Path("judge_service"), 1000, 900.0
 
@@ -34,8 +36,8 @@ class ServeSettings:
     """Submissions that may wait."""
     limit: float = LIMIT_SECONDS
     """Seconds that a process may take for a submission, not counting those in which it stood still for others."""
-    stage_limit: float | None = None
-    """Seconds that a candidate may take to build, and for a call; None: the judge's own limits."""
+    stage_limit: Limit = None
+    """Seconds that a candidate may take to build, and for a call, as ``limit`` of the judge; None: its own limits."""
     memory: float | None = None
     """GiB of host memory that a candidate may use; None: a share of what is free."""
     devices: tuple[str, ...] = ()
@@ -44,12 +46,18 @@ class ServeSettings:
     """As of ``judge``."""
     threads: int | None = None
     """CPU threads of model and candidates; None: PyTorch's number."""
+    runner: str = "local"
+    """``local``: this machine's devices judge; ``ray``: those of a Ray cluster."""
+    address: str = ""
+    """Address of a Ray cluster; "": the one that this machine belongs to, else a new one on it."""
     work: str = WORK
     """``module:function`` that does the work of one job in its process."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise _invalid("port", self.port, "a number from 0 to 65535", PORT)
+        if self.runner not in RUNNERS:
+            raise _invalid("runner", self.runner, " or ".join(RUNNERS), RUNNERS[0])
         if not 1 <= self.queue <= 1_000_000:
             raise _invalid("queue", self.queue, "a whole number from 1 to 1000000", QUEUE)
 

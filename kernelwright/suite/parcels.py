@@ -8,6 +8,7 @@ run. Nothing here imports PyTorch.
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from kernelwright.suite.proposals import answers_of
 
 #: Where a node keeps what it writes and what it is sent, below a folder of its own.
-OUTPUT, _ANSWERS, _PRICES, _CANDIDATES = "output", "answers", "prices", "candidates"
+OUTPUT, CANDIDATES, _ANSWERS, _PRICES, _PROFILES = "output", "candidates", "answers", "prices", "profiles"
 
 
 def packed(parts: Mapping[str, Path]) -> bytes:
@@ -60,15 +61,24 @@ def of_candidates(job: str, given: Mapping[str, Any]) -> bytes:
 
 
 def given_at_node(given: Mapping[str, Any], job: str, base: Path) -> dict[str, Any]:
-    """What a job is given, with the paths that its candidates have in a node's folder."""
-    if "candidates" not in given:
-        return dict(given)
-    return {**given, "candidates": [{**candidate, "path": str(base / _place(job, number, candidate))}
-                                    for number, candidate in enumerate(given["candidates"])]}
+    """What a job is given, with the paths that its candidates and profiles have in a node's folder."""
+    moved = dict(given)
+    if "candidates" in given:
+        moved["candidates"] = [{**candidate, "path": str(base / _place(job, number, candidate))}
+                               for number, candidate in enumerate(given["candidates"])]
+    if "profiles" in given:
+        moved["profiles"] = str(base / _PROFILES / job)
+    return moved
+
+
+def removed(job: str, base: Path) -> None:
+    """Remove what a job has in a node's folder."""
+    for folder in (CANDIDATES, _PROFILES):
+        shutil.rmtree(base / folder / job, ignore_errors=True)
 
 
 def _place(job: str, number: int, candidate: Mapping[str, Any]) -> str:
-    return f"{_CANDIDATES}/{job}/{number}/{Path(candidate['path']).name}"
+    return f"{CANDIDATES}/{job}/{number}/{Path(candidate['path']).name}"
 
 
 def at_node(propose: Mapping[str, Any], base: Path) -> dict[str, Any]:

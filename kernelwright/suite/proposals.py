@@ -30,7 +30,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "endpoint": (str,), "model": (str,), "from": (str,), "candidates": (int,), "rounds": (int,), "search": (str,),
     "blind": (bool,), "temperature": (int, float), "answer_tokens": (int,), "budget_tokens": (int,),
     "budget_seconds": (int, float), "budget_money": (int, float), "prices": (str,), "backward": (bool,),
-    "own_kernels": (bool,), "time": (bool,), "limit": (int, float), "memory": (int, float)}
+    "own_kernels": (bool,), "time": (bool,), "limit": (int, float, str), "memory": (int, float)}
 
 
 def read_options(file: Path) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -56,6 +58,17 @@ class Finished:
     run: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an actor hands over: what was said of parts of jobs, by their names; what is finished; the stage that each
+    job is at which a process has; and the bytes that are free on its disks."""
+
+    parts: tuple[tuple[str, dict[str, Any]], ...]
+    finished: tuple[Finished, ...]
+    stages: dict[str, str]
+    free: int
+
+
 class DeviceRunner:
     """The actor: a scheduler for one device in a thread. Methods are called by the driver, one after the other."""
 
@@ -77,6 +90,8 @@ class DeviceRunner:
         share_cores(options, [queue], self.per_device, place.devices)
         self.changed = threading.Condition()
         self.arrived: list[Job] = []
+        self.withdrawn: list[str] = []
+        self.stages: dict[str, str] = {}
         self.done: list[dict[str, Any]] = []
         self.parts: list[tuple[str, dict[str, Any]]] = []
         self.failure: BaseException | None = None
@@ -87,23 +102,25 @@ class DeviceRunner:
         self.thread.start()
 
     def describe(self) -> tuple[str, int]:
-        """Version of kernelwright, and how many problems it wants at once: one waits, so that none is waited for."""
-        return VERSION, self.per_device + 1
+        """Version of kernelwright, and how many processes it has."""
+        return VERSION, self.per_device
 
-    def exchange(self, shipped: Sequence[Shipped]) -> tuple[list[tuple[str, dict[str, Any]]], list[Finished]]:
-        """Take on jobs and hand over what was said of parts of jobs, by their names, and what is finished, waiting a
-        little if that is nothing.
+    def exchange(self, shipped: Sequence[Shipped], withdrawn: Sequence[str] = ()) -> Told:
+        """Take on jobs, end those that are ``withdrawn``, and hand over what there is, waiting a little if that is
+        nothing.
 
         Raises what ended the thread.
         """
         with self.changed:
             self.arrived += [self._unpacked(each) for each in shipped]
+            self.withdrawn += withdrawn
             self.changed.wait_for(lambda: self.done or self.parts or self.failure, PATIENCE_SECONDS)
             if self.failure is not None:
                 raise self.failure
             records, self.done = self.done, []
             parts, self.parts = self.parts, []
-        return parts, [self._packed(record) for record in records]
+            stages = dict(self.stages)
+        return Told(tuple(parts), tuple(self._packed(record) for record in records), stages, self._free())
 
     def close(self) -> None:
         """End every process."""
@@ -119,8 +136,13 @@ class DeviceRunner:
             while not self.closing:
                 with self.changed:
                     arrived, self.arrived = self.arrived, []
+                    withdrawn, self.withdrawn = self.withdrawn, []
                 scheduler.add(arrived)
+                for job in withdrawn:
+                    scheduler.withdraw(job)
+                    self._take_away(job)
                 scheduler.step()
+                self.stages = scheduler.stages()
         except BaseException as failure:
             with self.changed:
                 self.failure = failure
@@ -134,9 +156,20 @@ class DeviceRunner:
             self.changed.notify_all()
 
     def _said(self, job: str, part: dict[str, Any]) -> None:
+        # Where files lie on this node is nobody's, and what its disks have decides whether a failure says anything.
+        inside = rf"{re.escape(self.base.name)}/(?:{parcels.CANDIDATES}/{re.escape(job)}/\d+/|files/{re.escape(job)}/)?"
+        told = json.loads(re.sub(inside, "", json.dumps(part)))
         with self.changed:
-            self.parts.append((job, part))
+            self.parts.append((job, {**told, "free": self._free()}))
             self.changed.notify_all()
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self.base.name).free
+
+    def _take_away(self, job: str) -> None:
+        """Remove what a job was given."""
+        parcels.removed(job, Path(self.base.name))
+        shutil.rmtree(self.files / job, ignore_errors=True)
 
     def _unpacked(self, shipped: Shipped) -> Job:
         """The job with its file on this node: the original where it is seen, with what stands beside it, or a copy."""
@@ -147,14 +180,17 @@ class DeviceRunner:
         path = Path(job.path)
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == job.sha256:
             return job
-        copy = self.files / f"{job.problem}.py"
+        copy = self.files / job.problem / path.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(shipped.content)
         return dataclasses.replace(job, path=str(copy))
 
     def _packed(self, record: dict[str, Any]) -> Finished:
-        texts = [(self.folder / record[key]).read_text(encoding="utf-8") if record[key] else None
-                 for key in ("emitted", "page", "log")]
+        files = [self.folder / record[key] if record[key] else None for key in ("emitted", "page", "log")]
+        texts = [file.read_text(encoding="utf-8") if file else None for file in files]
+        for file in filter(None, files):  # an actor may live for long
+            file.unlink()
+        self._take_away(record["problem"])
         run = parcels.run_folder(record["problem"], self.folder)
         if not run.is_dir():
             return Finished(record, *texts)

@@ -98,6 +98,11 @@ class Scheduler:
         return len(self.jobs) + len(self.last) + sum(
             len(queue.retries) + sum(w.attempt is not None for w in queue.workers) for queue in self.queues)
 
+    @property
+    def capacity(self) -> int:
+        """How many jobs may run at once."""
+        return self.on_machine
+
     def step(self, timeout: float = 0.05) -> None:
         """Do what there is to do; wait at most ``timeout`` seconds for something to happen."""
         for queue in self.queues:

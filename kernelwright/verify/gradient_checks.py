@@ -11,7 +11,7 @@ from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
 from kernelwright.verify.records import Comparison, Skipped, Trial
 from kernelwright.verify.reference import FLOAT64, RANGE
-from kernelwright.verify.state import State
+from kernelwright.verify.state import OwnTypes, State
 from kernelwright.verify.trial import Bench
 
 
@@ -40,6 +40,8 @@ class GradientChecks:
             self._waits_for_given = False
             started = self.clock()
             self._check(trial)
+            if self.plan.parameters_alone:
+                self._check(trial, of_inputs=False)
             self._seconds = self.clock() - started
             return self._seconds
         if self._waits_for_redrawn and trial.plan.redrawn_parameters and trial.passed:
@@ -58,7 +60,7 @@ class GradientChecks:
         return Comparison(all(c.passed for c in self._found), tuple(o for c in self._found for o in c.outputs),
                           tuple(words for c in self._found for words in c.structure))
 
-    def _check(self, trial: Trial) -> None:
+    def _check(self, trial: Trial, *, of_inputs: bool = True) -> None:
         bench, seed = self.bench, trial.plan.seed
         inputs = inputs_of(trial.plan, self.plan.gradient_inputs or bench.make_inputs)
         bench.original.apply(bench.eager)
@@ -73,8 +75,11 @@ class GradientChecks:
                 strict=self.plan.recording,
                 # Which outputs a backward pass reaches is no matter of the parameters' values.
                 alone=not trial.plan.redrawn_parameters,
-                known=known, words="gradient with other parameters" if trial.plan.redrawn_parameters else "gradient",
-                sampled=trial.comparison if trial.against_eager is not None else None, lost=lost)
+                known=known, of_inputs=of_inputs,
+                words="gradient with other parameters" if trial.plan.redrawn_parameters else
+                "gradient" if of_inputs else "gradient of parameters alone",
+                sampled=trial.comparison if trial.against_eager is not None else None, lost=lost,
+                types=bench.kept.own or OwnTypes())
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

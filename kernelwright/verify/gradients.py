@@ -21,7 +21,7 @@ from kernelwright.verify.floating import Allowance
 from kernelwright.verify.observe import first_line, identical, seed_all
 from kernelwright.verify.records import Comparison, OutputError
 from kernelwright.verify.sensitivity import Rounding, add, may_be_rounding
-from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.state import OwnTypes, State, call_in_float64, widened
 from kernelwright.verify.statistics import Statistics
 from kernelwright.verify.ties import chosen_otherwise, has_wrong_signs, with_signs_of
 from kernelwright.verify.tolerance import Tolerance
@@ -58,6 +58,8 @@ def check_gradients(
     words: str = "gradient",
     sampled: Comparison | None = None,
     lost: bool = False,
+    types: OwnTypes = OwnTypes(),
+    of_inputs: bool = True,
 ) -> Comparison | None:
     """Compare the gradients of random linear functions of the outputs; None where the model has none.
 
@@ -71,7 +73,8 @@ def check_gradients(
     what says that memory is lacking; a candidate's error is in the comparison. ``words`` begin the paths. ``sampled``:
     how far outputs are off in the batch entries that float64 ran, where it ran no others (``double`` is None then):
     eager is off by as much elsewhere, and its gradients by as much as the outputs. ``lost``: eager's type does not hold
-    all that the model computes, and what it has lost decides nothing (`settled`).
+    all that the model computes, and what it has lost decides nothing (`settled`). ``types``: what is known of the types
+    that the model has without us (`own_types`). Without ``of_inputs`` no input requires a gradient.
     """
     combinations: list[str] | None = None if strict and alone else [""]
     found: list[Found] = []
@@ -89,7 +92,7 @@ def check_gradients(
         state.apply(module)
         try:
             made = _differentiated(module, inputs, seed, combinations, found[0] if found else None,
-                                   in_float64=module is double, strict=strict)
+                                   in_float64=module is double, strict=strict, types=types, of_inputs=of_inputs)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -147,7 +150,7 @@ def check_gradients(
         parts = compared()
     if may_be_rounding(limits, *parts):
         moved: dict[str, list[Statistics]] = {}
-        for draw, is_wide in _drawn(model, inputs, state, seed, combinations, eager, strict):
+        for draw, is_wide in _drawn(model, inputs, state, seed, combinations, eager, strict, of_inputs):
             _, by_eager, exact = decided(mine, right, reference.outputs)
             add(moved, draw.outputs, by_eager, exact, _OUTPUTS, limits, is_wide)
             for by, gradients in eager.gradients.items():
@@ -162,7 +165,7 @@ def check_gradients(
 
 
 def _drawn(model: nn.Module, inputs: Sequence[Any], state: State, seed: int, combinations: list[str] | None,
-           like: Found, strict: bool) -> Iterator[tuple[Found, bool]]:
+           like: Found, strict: bool, of_inputs: bool) -> Iterator[tuple[Found, bool]]:
     """Calls of ``model`` under other rounding, of their backward passes, too, each with whether nothing but float64 was
     rounded. Fewer where memory runs out: what they would have excused is refused."""
     for number in range(sensitivity.DRAWS):
@@ -170,7 +173,7 @@ def _drawn(model: nn.Module, inputs: Sequence[Any], state: State, seed: int, com
         try:
             rounding = Rounding(seed + number)
             found = _differentiated(model, inputs, seed, combinations, like, in_float64=False, strict=strict,
-                                    rounding=rounding)
+                                    rounding=rounding, of_inputs=of_inputs)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -194,7 +197,8 @@ def _refused(words: str, problem: str) -> Comparison:
 
 
 def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combinations: list[str] | None,
-                    like: Found | None, *, in_float64: bool, strict: bool, rounding: Rounding | None = None) -> Found:
+                    like: Found | None, *, in_float64: bool, strict: bool, rounding: Rounding | None = None,
+                    types: OwnTypes = OwnTypes(), of_inputs: bool = True) -> Found:
     """A call of ``module`` and its gradients, of the outputs that require them in ``like``, or in this call. rounding:
     under which both run."""
     context = rounding or nullcontext()
@@ -202,7 +206,9 @@ def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combina
     leaves: dict[str, torch.Tensor] = {}
     for index, value in enumerate(arguments):
         for position, tensor in enumerate(tensors_of([value])):
-            if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            if not of_inputs:
+                tensor.requires_grad_(False)
+            elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
                 leaves[f"input {index}" + (f".{position}" if position else "")] = tensor.requires_grad_(True)
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
     seed_all(seed)
@@ -211,7 +217,7 @@ def _differentiated(module: nn.Module, inputs: Sequence[Any], seed: int, combina
         # Inputs are leaves; the model sees views of them, because it may work in place.
         seen = [_views(value) for value in arguments]
         with context:
-            outputs = call_in_float64(module, seen) if in_float64 else module(*seen)
+            outputs = call_in_float64(module, seen, own=types) if in_float64 else module(*seen)
         tensors = _tensors(outputs)
         found = Found(_detached(tensors), {path: t.requires_grad for path, t in tensors.items()})
         chosen = {p for p, flag in (like or found).flags.items() if flag} & {p for p, f in found.flags.items() if f}

@@ -13,7 +13,7 @@ from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.form import Form
 from kernelwright.verify.observe import Called, equal_states, identical, returns_own_state
 from kernelwright.verify.records import Reference, TrialPlan
-from kernelwright.verify.state import State
+from kernelwright.verify.state import OwnTypes, State
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Kept:
 
     ``without_double`` says why there is no float64 copy. ``trials`` holds what the model gave in trials that leave its
     state as it was, up to ``most_bytes`` in all: 0, the default, is right for a model whose calls change its
-    parameters, too. ``narrowings`` are the model's casts that `call_in_float64` must round (None: not looked for yet);
+    parameters, too. ``own`` is what `call_in_float64` needs to know of the model's types (None: not looked for yet);
     ``separate`` says that eager and float64 were found not to be one computation. ``truths`` holds what eager gave in
     trials and what was found to be the truth about it, up to ``truth_bytes`` in all: who gets the same bits of eager
     again, in the other gradient mode or for another candidate, has the same truth.
@@ -60,7 +60,7 @@ class Kept:
     double: nn.Module | None = None
     without_double: str = ""
     original: State | None = None
-    narrowings: frozenset[int] | None = None
+    own: OwnTypes | None = None
     classes: dict[str, str] | None = None
     """`classes_of` the model, when it was made and after the trials of each candidate."""
     rebuilt: bool = False
@@ -85,7 +85,7 @@ class Kept:
     def leave_model(self) -> None:
         """Let go of the model and of all that was found out about it, as if nothing had been made."""
         self.forget()
-        self.model = self.double = self.original = self.narrowings = self.classes = None
+        self.model = self.double = self.original = self.own = self.classes = None
         self.without_double, self.rebuilt, self.separate, self.carries, self.left = "", False, False, False, {}
 
     def truth(self, plan: TrialPlan, given: Any) -> Reference | None:

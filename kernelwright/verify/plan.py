@@ -50,14 +50,14 @@ class Plan:
     those with the first input's size). ``informative`` names distributions that are reported without
     deciding. ``unchanged`` is for candidates that are the original computation: eager's own result is the
     reference, and float64 does not run. ``require_state`` asks that the model's state_dict fits the candidate.
-    ``check_gradients``: gradients are compared on the first trial's inputs, which ``gradient_inputs`` may make
-    (small ones) from a seed. ``recording``: calls record gradients, and these are compared more strictly (see
-    `check_gradients`), also in the first trial with other parameters where the budget does. ``lenient`` names kinds of
-    a trial's problems that are noted and decide nothing: what a caller does not ask of a candidate. The first
-    ``required`` trials run whatever the budget, the first ``wanted`` until three times the budget is over.
-    ``stop_at_failure``: the first trial that fails ends the certification, where nobody asks in what else the candidate
-    fails. ``must_fit``: a candidate that says, twice, that it lacks memory ends it, too, in whatever trial: anybody can
-    say so.
+    ``check_gradients``: gradients are compared on the first trial's inputs, which ``gradient_inputs`` may make (small
+    ones) from a seed. ``recording``: calls record gradients, and these are compared more strictly (see
+    `check_gradients`), also in the first trial with other parameters where the budget does. ``parameters_alone``: in
+    the first trial they are compared once more where inputs require none. ``lenient`` names kinds of a trial's problems
+    that are noted and decide nothing: what a caller does not ask of a candidate. The first ``required`` trials run
+    whatever the budget, the first ``wanted`` until three times the budget is over. ``stop_at_failure``: the first trial
+    that fails ends the certification, where nobody asks in what else the candidate fails. ``must_fit``: a candidate
+    that says, twice, that it lacks memory ends it, too, in whatever trial: anybody can say so.
     """
 
     trials: tuple[TrialPlan, ...] = default_trials()
@@ -74,6 +74,7 @@ class Plan:
     require_state: bool = True
     check_gradients: bool = False
     recording: bool = False
+    parameters_alone: bool = False
     lenient: frozenset[str] = frozenset()
     gradient_inputs: Callable[[int], Sequence[Any]] | None = None
     required: int = 1

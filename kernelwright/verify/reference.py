@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from kernelwright.verify.observe import call, first_line, seed_all, without_tf32
 from kernelwright.verify.records import Reference
 from kernelwright.verify.sampling import take
 from kernelwright.verify.sensitivity import DRAWS, drawn, while_memory_lasts
-from kernelwright.verify.state import Narrowings, State, call_in_float64, widened
+from kernelwright.verify.state import OwnTypes, State, call_in_float64, own_types, widened
 
 #: An eager result further than this from float64 (relative) means that the two did not draw the same random numbers,
 #: or that entries of a batch depend on each other.
@@ -127,9 +128,9 @@ class _Run:
             expected = self.part(self.strict())
             if not unexplained(expected, found.outputs, nothing):
                 return self._in_range(expected, found)
-        if self.kept.narrowings is None:
-            self.kept.narrowings = self._narrowings()
-            if self.kept.narrowings:
+        if self.kept.own is None:
+            self.kept.own = self._own_types()
+            if self.kept.own:
                 found = self.float64()
                 if not unexplained(expected, found.outputs, nothing):
                     return self._in_range(expected, found)
@@ -205,7 +206,7 @@ class _Run:
         seed_all(self.seed)
         with torch.set_grad_enabled(self.recording), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            outputs = call_double(double, arguments, narrowings=self.kept.narrowings or ())
+            outputs = call_double(double, arguments, own=self.kept.own or OwnTypes())
         if self.entries is not None:
             return Reference(outputs, f"float64 on entries {self.entries.tolist()} of axis 0, eager for the others")
         return Reference(outputs, FLOAT64, State.of(double, parameters=False).tracked(), arguments)
@@ -243,11 +244,9 @@ class _Run:
                 raise
             return None
 
-    def _narrowings(self) -> frozenset[int]:
-        noting = Narrowings()
-        with noting:
-            called = self._call_eager(self.model.inputs)
-        return frozenset(noting.found) if called.error is None else frozenset()
+    def _own_types(self) -> OwnTypes:
+        called, own = own_types(partial(self._call_eager, self.model.inputs))
+        return own if called.error is None else OwnTypes()
 
     def _in_tf32(self, expected: Any) -> Spread:
         """How results move where products are rounded to TF32 otherwise."""

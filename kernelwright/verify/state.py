@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,15 +188,25 @@ class _InFloat64(TorchFunctionMode):
     random numbers (`draws`).
 
     A model may say ``x.float()``, ``dtype=torch.float32`` or hold a float32 constant; each would throw half
-    of the digits away that the reference is there for. ``narrowings`` are the casts (by number, see `Narrowings`) of
-    what is float64 in the model itself: these round, as they are steps of the model. So do all casts to 16 bits, and
-    whatever else makes a tensor of them: what they give is wide again, lest what follows be computed in 16 bits, or
-    a product refuse it beside float64.
+    of the digits away that the reference is there for. Casts of what is float64 in the model itself (``own``) round, as
+    they are steps of the model. So do all casts to 16 bits, and whatever else makes a tensor of them: what they give is
+    wide again, lest what follows be computed in 16 bits, or a product refuse it beside float64.
+
+    It also answers in place of ``torch.finfo``: a model that asks for the limits of its tensors' type means the type
+    that they have without us, which is float32 where ``own`` does not know it.
     """
 
-    def __init__(self, narrowings: Collection[int] = ()) -> None:
+    def __init__(self, own: OwnTypes) -> None:
         super().__init__()
-        self.narrowings, self.casts = narrowings, 0
+        self.own, self.casts, self.asked = own, 0, 0
+
+    def limits(self, dtype: torch.dtype | None = None) -> torch.finfo:
+        self.asked += 1
+        if self.asked <= len(self.own.limits):
+            dtype = self.own.limits[self.asked - 1]
+        elif dtype is None or dtype == torch.float64:
+            dtype = torch.float32
+        return _finfo(dtype)
 
     def __torch_function__(
         self,
@@ -208,12 +218,12 @@ class _InFloat64(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _CASTS:
             self.casts += 1
-            if self.casts in self.narrowings:
+            if self.casts in self.own.casts:
                 return args[0].to(torch.float32).to(args[0].dtype)
         if func is torch.Tensor.float:
             return args[0].double()
-        if name == "rms_norm" and len(args) < 4 and (kwargs or {}).get("eps") is None:
-            kwargs = {**(kwargs or {}), "eps": torch.finfo(torch.float32).eps}  # that of the input's type otherwise
+        if _asks_for_eps(name, args, kwargs):  # that of the type in which the norm is computed
+            kwargs = {**(kwargs or {}), "eps": max(self.limits(), _finfo(torch.float32), key=lambda f: f.bits).eps}
         drawn = drawn_in_float32(func, args, kwargs or {})
         if drawn is not NotImplemented:
             return drawn
@@ -235,21 +245,70 @@ def _wide_again(result: Any) -> Any:
     return type(result)(map(_wide_again, result)) if type(result) in (list, tuple) else result
 
 
-class Narrowings(TorchFunctionMode):
-    """Notes which of a model's casts, numbered from 1 in their order, make float32 of what is float64 in the model."""
+@dataclass(frozen=True)
+class OwnTypes:
+    """What a call of a model in its own types tells about them, which its float64 copy cannot.
+
+    casts: those, numbered from 1 in their order, that make float32 of what is float64. limits: the types whose limits
+    (``torch.finfo``, eps of an RMS norm) are asked for, in that order.
+    """
+
+    casts: frozenset[int] = frozenset()
+    limits: tuple[torch.dtype, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether a float64 copy that knows of them computes something else."""
+        return bool(self.casts) or any(dtype != torch.float32 for dtype in self.limits)
+
+
+class _Noting(TorchFunctionMode):
+    """Notes what `OwnTypes` tells."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.casts, self.found = 0, set[int]()
+        self.count, self.casts, self.asked = 0, set[int](), list[torch.dtype]()
+
+    def limits(self, dtype: torch.dtype | None = None) -> torch.finfo:
+        self.asked.append(dtype if dtype is not None else torch.get_default_dtype())
+        return _finfo(self.asked[-1])
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if _asks_for_eps(name, args, kwargs):
+            self.asked.append(args[0].dtype)
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in _CASTS:
-            self.casts += 1
+        if name in _CASTS:
+            self.count += 1
             if isinstance(result, torch.Tensor) and result.dtype is torch.float32 and args[0].dtype is torch.float64:
-                self.found.add(self.casts)
+                self.casts.add(self.count)
         return result
+
+
+def own_types(call: Callable[[], Any]) -> tuple[Any, OwnTypes]:
+    """What ``call`` gives, and what it tells about the types of the model that it calls. Raises what ``call`` does."""
+    noting = _Noting()
+    with noting, _seen_by(noting):
+        result = call()
+    return result, OwnTypes(frozenset(noting.casts), tuple(noting.asked))
+
+
+@contextmanager
+def _seen_by(mode: _Noting | _InFloat64) -> Iterator[None]:
+    """A mode also answers for the limits of types, and sees what attention calls: attention of many heads would be one
+    call for a mode, which then sees none of what is cast or drawn in it."""
+    asks = nn.functional.has_torch_function  # pyrefly: ignore[missing-attribute]  # the stubs leave out what it imports
+    torch.finfo = mode.limits  # pyrefly: ignore[bad-assignment]  # in place of a class
+    nn.functional.has_torch_function = _no_mode_looks  # pyrefly: ignore[missing-attribute]  # as above
+    try:
+        yield
+    finally:
+        torch.finfo = _finfo
+        nn.functional.has_torch_function = asks  # pyrefly: ignore[missing-attribute]  # as above
+
+
+def _asks_for_eps(name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    return name == "rms_norm" and len(args) < 4 and (kwargs or {}).get("eps") is None
 
 
 def _widened(value: Any, narrow: Collection[torch.dtype]) -> Any:
@@ -287,26 +346,23 @@ def widened(arguments: Any) -> Any:
     )
 
 
-def call_in_float64(module: nn.Module, arguments: Any, *, narrowings: Collection[int] = (), as_is: bool = False) -> Any:
+def call_in_float64(module: nn.Module, arguments: Any, *, own: OwnTypes = OwnTypes(), as_is: bool = False) -> Any:
     """Call a float64 module on ``arguments`` (from `widened`) with float64 as the default dtype.
 
-    narrowings: the casts that round (`Narrowings`). as_is: nothing is done about casts to float32 and random numbers,
-    and PyTorch takes the fast paths that it takes for eager: they are closed where somebody looks at its functions.
-    The caller chooses the gradient mode. Raises what the module raises.
+    own: what is known of the types that the model has without us (`own_types`). as_is: nothing is done about casts to
+    float32 and random numbers, and PyTorch takes the fast paths that it takes for eager: they are closed where somebody
+    looks at its functions. The caller chooses the gradient mode. Raises what the module raises.
     """
-    default, limits = torch.get_default_dtype(), torch.finfo
+    default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    torch.finfo = limits if as_is else _limits_of_float32  # pyrefly: ignore[bad-assignment]  # in place of a class
-    asks = nn.functional.has_torch_function  # pyrefly: ignore[missing-attribute]  # the stubs leave out what it imports
-    if not as_is:  # attention of many heads would be one call for a mode, which then sees none of what draws in it
-        nn.functional.has_torch_function = _no_mode_looks  # pyrefly: ignore[missing-attribute]  # as above
     try:
-        with nullcontext() if as_is else _InFloat64(narrowings):
+        if as_is:
+            return module(*arguments)
+        mode = _InFloat64(own)
+        with mode, _seen_by(mode):
             return module(*arguments)
     finally:
         torch.set_default_dtype(default)
-        torch.finfo = limits
-        nn.functional.has_torch_function = asks  # pyrefly: ignore[missing-attribute]  # as above
 
 
 def _no_mode_looks(operands: Any) -> bool:
@@ -315,9 +371,3 @@ def _no_mode_looks(operands: Any) -> bool:
 
 
 _finfo = torch.finfo
-
-
-def _limits_of_float32(dtype: torch.dtype | None = None) -> torch.finfo:
-    """The limits of a type, where those of float64 are asked those of float32: a model that asks for the limits of its
-    tensors' type means the type that they have without us."""
-    return _finfo(torch.float32 if dtype is None or dtype == torch.float64 else dtype)

@@ -13,8 +13,10 @@ from statistics import median_low
 
 import torch
 
-#: Elements taken at a time; about ten float64 temporaries of this size live at once: on a CPU within its caches.
-BLOCK_ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
+#: Elements taken at a time; about ten float64 temporaries of this size live at once: on a CPU within its caches, and
+#: fewer than PyTorch splits over threads (from 32768 on). Threads that meet after each of some twenty short operations
+#: spin where other programs have their processors: up to sixty times as long in all, and no faster on a quiet machine.
+BLOCK_ELEMENTS = {"cpu": (1 << 15) - 1, "cuda": 1 << 24}
 #: Up to so many are compared on the CPU: of a GPU each of a dozen answers is waited for, one after the other.
 _FEW_ELEMENTS = 1 << 14
 #: Axes with more slices than this have no statistics per slice (their vectors would be outputs themselves).

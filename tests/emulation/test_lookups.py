@@ -26,6 +26,10 @@ ALL = torch.randint(0, 6, X.shape, generator=G)
 IMAGE = torch.randn(2, 3, 5, 7, generator=G)
 VOLUME = torch.randn(1, 2, 3, 4, 5, generator=G)
 SCALES = (2, 1.5, 0.7)
+PADDINGS = ("zeros", "border", "reflection")
+GRID = torch.rand(2, 4, 6, 2, generator=G) * 2.6 - 1.3
+GRID[:, 0] = (GRID[:, 0] * 6).round() / 6
+GRID[0, 1, :, 0] = torch.tensor([nan, inf, -inf, 1e12, -1.0, 1.0])
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 CASES: dict[str, Case] = {
@@ -76,8 +80,50 @@ CASES: dict[str, Case] = {
     "trilinear": (lambda x: F.interpolate(x, (4, 3, 9), mode="trilinear", align_corners=True).tanh() * 2, (VOLUME,)),
     "bilinear of float64": (lambda x: F.interpolate(x.double(), (9, 4), mode="bilinear") * 2 + 1, (IMAGE,)),
     "bilinear of 16 bits": (lambda x: F.interpolate(x.bfloat16(), (9, 4), mode="bilinear").float() * 2 + 1, (IMAGE,)),
+    **{f"bicubic {to}": (lambda x, to=to: F.interpolate(x, **to, mode="bicubic") * 2 + 1, (IMAGE,)) for to in (
+        {"size": (9, 4)}, {"size": (3, 11), "align_corners": True}, {"scale_factor": (1.5, 0.7)})},
+    **{f"{mode} samples, {padding}{', aligned' * aligned}": (
+        lambda x, g, how=(mode, padding, aligned): F.grid_sample(x * 1.5, g, *how) * 2 + 1, (IMAGE, GRID))
+       for mode in ("bilinear", "nearest") for padding in PADDINGS for aligned in (False, True)},
+    "samples of few": (lambda x, g: F.grid_sample(x[:, :, :1] * 2, g, padding_mode="reflection",
+                                                  align_corners=True) * 2, (IMAGE, GRID)),
+    "samples of float64": (lambda x, g: F.grid_sample(x.double(), g.double(), align_corners=False).sin() * 2,
+                           (IMAGE, GRID)),
+    "samples where a layer says": (lambda x, g: F.grid_sample(x, (g * 0.5).tanh(), align_corners=False).sum(1) + 1,
+                                   (IMAGE, GRID)),
+    "bags": (lambda t, w: F.embedding_bag(t, w, mode="sum").relu() * 2, (TOKENS, TABLE)),
+    "bags, means": (lambda t, w: F.embedding_bag(t, w * 2).tanh() + w[:4], (TOKENS, TABLE)),
+    "weighted bags": (lambda t, w: F.embedding_bag(t, w, mode="sum", per_sample_weights=w[:4, :7]) * 2 + 1,
+                      (TOKENS, TABLE)),
+    "folded": (lambda x: F.fold(x.reshape(2, -1, 30) * 2, (8, 6), (3, 2)) + 1,
+               (torch.randn(2, 6, 60, generator=G),)),
+    "folded with gaps": (lambda x: F.fold(x * 2, (7, 11), 2, dilation=2, padding=1, stride=(3, 2)).relu() - 1,
+                         (torch.randn(2, 12, 18, generator=G),)),
+    "folded side by side": (lambda x: F.fold(x * 2, (6, 4), 2, stride=2) + 1, (torch.randn(2, 12, 6, generator=G),)),
+    "uneven averages": (lambda x: F.adaptive_avg_pool2d(x * 2, (3, 4)).exp() - 1, (IMAGE,)),
+    "uneven averages, more than there are": (lambda x: F.adaptive_avg_pool1d(x, 11).tanh() * 2, (X,)),
+    "averages without padding": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, True, False).relu() + 1, (IMAGE,)),
+    "averages that end beyond": (lambda x: F.avg_pool2d(x, (2, 3), 2, (1, 0), True).tanh() * 2, (IMAGE,)),
+    "averages of 16 bits": (lambda x: F.avg_pool2d(x.half(), 3, 2, 1, False, False).float() * 2, (IMAGE,)),
+    "scattered": (lambda x, i: torch.scatter(x * 2, 1, i[:, :4], x[:, 1:5]).relu() + 1, (X, ALL)),
+    "scattered and added": (lambda x, i: torch.scatter_add(x * 2, 2, i % 8, x.exp()) * 2, (X, ALL)),
+    "rows added": (lambda x, r: x.index_add(1, r, x[:, :5] * 2).tanh() + x.sum(1, keepdim=True), (X, ROWS)),
+    "rows put in place": (lambda x, r: x.index_copy(1, r, x[:, :5] * 2).softmax(-1) * 2, (X, ROWS)),
+    "rows added, special": (lambda x, r: x.index_add(0, r % 4, (x[:1] * 0 - 0.0).expand(5, 6, 8)).neg() * 2,
+                            (SPECIAL.nan_to_num(0, 1, 1), ROWS)),
+    "one entry of a cache": (lambda x, r: x.index_copy(1, r[:1], x[:, :1] + 1) @ x.mT * 2, (X, ROWS)),
     "skipped and resized": (lambda x, y: torch.cat([F.interpolate(x, (8, 8), mode="bilinear"), y[:2, :, :8]], 1) * 2,
                             (IMAGE, torch.randn(2, 3, 8, 8, generator=G))),
+    "two indices": (lambda x, i, j: x[i, j].relu() * 2 + 1, (X, ROWS % 4, ROWS)),
+    "two indices, special": (lambda x, i, j: x[i, :, j].neg() * 2, (SPECIAL, ROWS - 4, ROWS)),
+    "two of the last axes": (lambda x, i, j: x[:, i, j[:, None, None]] * 2 + 1, (X, SIGNED, ROWS)),
+    "indices apart": (lambda x, i, j: x[i % 4, :, j] * 2 + 1, (X, SIGNED, ROWS[:2])),
+    "three indices": (lambda x, i, j: (x * 2)[i % 4, j, 1 - i].exp() - 1, (X, SIGNED % 2, ROWS[:1])),
+    "indices, sums": (lambda x, i, j: x[i % 4, :, j].sum(-1) * x[i, j].mean(), (X, ROWS % 4, ROWS)),
+    "pairs of numbers": (lambda x, i, j: x.long()[i, j] * 2 + i[:, None], (X, ROWS % 4, ROWS)),
+    "taken from all": (lambda x, i: torch.take(x, i * 8 - 40) * 2 + 1, (X, SIGNED)),
+    "taken along, of all": (lambda x, i: torch.take_along_dim(x, i.abs() * 7).tanh() * 2, (X, SIGNED)),
+    "taken along, broadcast": (lambda x, i: torch.take_along_dim(x[:, :1], i[:1], 2) * 2 + 1, (X, ALL)),
     "one hot": (lambda t: F.one_hot(t, 9).float() * 2 + 1, (TOKENS,)),
     "one hot, sums": (lambda t, w: (F.one_hot(t, 9) * 3).sum(1) + F.one_hot(t[0, 0], 9), (TOKENS, TABLE)),
     "windows as columns": (lambda x: F.unfold(x * 2, (3, 2), padding=(1, 0), stride=(2, 1)).exp() * 2, (IMAGE,)),
@@ -113,7 +159,9 @@ def looked_up(name: str) -> int:
 
 #: Which element is read is computed by loops alone, and not beside other pieces of a copy.
 ELSEWHERE = ("pieces", "scan", "product", "nearest (10, 14)", "skipped and resized", "one hot", "one hot, sums",
-             "windows as columns", "windows, sum")
+             "windows as columns", "windows, sum", "folded side by side", "averages without padding",
+             "averages that end beyond", "averages of 16 bits", "scattered", "scattered and added", "rows added",
+             "rows put in place", "rows added, special", "one entry of a cache")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -132,6 +132,8 @@ EXACT = {
 }
 BOUNDS = {
     "log1p": 3.0,
+    "logaddexp": 4.0,
+    "logaddexp2": 4.0,
     "logsigmoid": 4.0,
     "softplus": 4.0,
     "silu": 4.0,
@@ -140,7 +142,7 @@ BOUNDS = {
     "mish": 4.0,
 }
 # Results that are far smaller than the argument are relative to this fraction of it.
-FLOORS = {"gelu_erf": 2.0**-4, "gelu_tanh": 2.0**-9}
+FLOORS = {"gelu_erf": 2.0**-4, "gelu_tanh": 2.0**-9, "logaddexp": 1.0, "logaddexp2": 1.0}
 
 
 def arguments_of(name: str) -> list[torch.Tensor]:

@@ -256,7 +256,7 @@ def test_collapse_only_where_the_roofline_gains() -> None:
 
 # Identities of reductions ------------------------------------------------------------------------
 
-REDUCTIONS = ("sum", "mean", "amax", "amin", "logsumexp")
+REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "logsumexp")
 
 
 @st.composite
@@ -292,7 +292,7 @@ def test_unit_axes_keep_special_values(op: str, value: float) -> None:
     assert "reduction over a unit axis" in names
     result = rewritten(graph)[0].outputs[0]
     assert torch.equal(*(torch.signbit(evaluate([n], values)[0]) for n in (result, graph.outputs[0])))
-    if op in ("amax", "amin"):  # a copy: the model's result is no memory of its input
+    if op in ("amax", "amin", "prod"):  # a copy: the model's result is no memory of its input
         assert result["target"] == "aten.clone.default" and result.inputs == (x,)
 
 

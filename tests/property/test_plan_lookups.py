@@ -61,6 +61,62 @@ def test_chosen(shape: list[int], like: list[int], seed: int, kind: str, narrow:
     assert looks_up(plan) or size == 1 or not index.numel()
 
 
+@examples(40)
+@given(shape=st.lists(st.integers(1, 5), min_size=2, max_size=5), seed=st.integers(0, 999),
+       like=st.lists(st.integers(1, 4), min_size=1, max_size=3), data=st.data())
+def test_chosen_along_several_axes(shape: list[int], like: list[int], seed: int, data: st.DataObject) -> None:
+    """Adjacent or not, of indices that are broadcast together and count from either end."""
+    axes = sorted(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=2, max_size=3)))
+    generator, indices = torch.Generator().manual_seed(seed), []
+    for axis in axes:
+        lead = data.draw(st.integers(0, len(like) - 1))  # without axes it would be a number of Python
+        own = [data.draw(st.sampled_from([1, s])) for s in like[lead:]]
+        indices.append(torch.randint(-shape[axis], shape[axis], own, generator=generator))
+
+    def function(m: object, x: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        chosen = dict(zip(axes, indices, strict=True))
+        return x[tuple(chosen.get(axis, slice(None)) for axis in range(max(axes) + 1))].neg() * 3
+
+    plan = check_model(Of(function), (values(shape, seed), *indices))
+    assert looks_up(plan) or all(shape[a] == 1 for a in axes)
+
+
+@examples(20)
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=3), like=st.lists(st.integers(1, 4), max_size=3),
+       seed=st.integers(0, 999), kind=st.sampled_from(["take", "flat", "broadcast"]), data=st.data())
+def test_chosen_of_all(shape: list[int], like: list[int], seed: int, kind: str, data: st.DataObject) -> None:
+    """Of all elements in a row, and along an axis of operands that are broadcast along others."""
+    x, generator = values(shape, seed), torch.Generator().manual_seed(seed)
+    if kind == "broadcast":
+        axis = data.draw(st.integers(0, len(shape) - 1))
+        sizes = [3 if a == axis else data.draw(st.sampled_from([1, 4 if s == 1 else s])) for a, s in enumerate(shape)]
+        index = torch.randint(0, shape[axis], sizes, generator=generator)
+        check_model(Of(lambda m, x, i: torch.take_along_dim(x * 2, i, axis).neg() * 3), (x, index))
+        return
+    least = -x.numel() if kind == "take" else 0
+    index = torch.randint(least, x.numel(), like, generator=generator)
+    function = torch.take if kind == "take" else torch.take_along_dim
+    check_model(Of(lambda m, x, i: function(x, i).neg() * 3), (x, index))
+
+
+@examples(40)
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 999), count=st.integers(1, 9),
+       kind=st.sampled_from(["scatter", "scatter_add", "index_add", "index_copy"]), data=st.data(),
+       dtype=st.sampled_from([torch.float64, torch.int64, torch.int32]))
+def test_scattered(shape: list[int], seed: int, count: int, kind: str, dtype: torch.dtype, data: st.DataObject) -> None:
+    """At places that some name several times, zeros of both signs included: in the order in which a CPU does it."""
+    axis, generator = data.draw(st.integers(0, len(shape) - 1)), torch.Generator().manual_seed(seed)
+    sizes = [count if a == axis else s for a, s in enumerate(shape)]
+    x, source = values(shape, seed), values(sizes, seed + 1)
+    if dtype != torch.float64:
+        x, source = (torch.randint(-9, 9, t.shape, generator=generator).to(dtype) for t in (x, source))
+    index = torch.randint(0, shape[axis], sizes if kind.startswith("scatter") else [count], generator=generator)
+    function = getattr(torch, kind)
+    model = Of(lambda m, x, i, s: function(x * 1, axis, i, s * 2).neg() * 3)
+    plan = check_model(model, (x, index, source), tolerance=0.0)
+    assert any(n.op == "scattered" for step in plan.kernels for n in step.covers) == (count <= 8)
+
+
 @examples(25)
 @given(rows=st.integers(1, 5), size=st.integers(2, 6), seed=st.integers(0, 999), axis=st.integers(0, 1),
        source=st.sampled_from(["product", "scan", "extremum", "row"]), chosen=st.booleans(), after=st.booleans())
@@ -92,15 +148,35 @@ def test_borders(sizes: list[int], seed: int, mode: str, data: st.DataObject) ->
 
 @examples(20)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), seed=st.integers(0, 999), aligned=st.booleans(),
-       mode=st.sampled_from(["nearest", "nearest-exact", "linear"]), scaled=st.booleans(), data=st.data())
+       mode=st.sampled_from(["nearest", "nearest-exact", "linear", "bicubic"]), scaled=st.booleans(), data=st.data())
 def test_resampled(sizes: list[int], seed: int, aligned: bool, mode: str, scaled: bool, data: st.DataObject) -> None:
+    sizes = (sizes * 2)[:2] if mode == "bicubic" else sizes
     mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[len(sizes)] if mode == "linear" else mode
     to: dict = {"scale_factor": tuple(data.draw(st.sampled_from([0.5, 0.7, 1.0, 1.3, 2.0, 3.7])) for _ in sizes)} \
         if scaled and all(s > 1 for s in sizes) else {"size": tuple(data.draw(st.integers(1, 9)) for _ in sizes)}
-    if "linear" in mode:
+    if "linear" in mode or mode == "bicubic":
         to["align_corners"] = aligned
     x = torch.randn([2, 3, *sizes], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     check_model(Of(lambda m, x: F.interpolate(x, mode=mode, **to).neg() * 2 + 1), (x,))
+
+
+@examples(40)
+@given(sizes=st.lists(st.integers(1, 6), min_size=4, max_size=4), seed=st.integers(0, 999), aligned=st.booleans(),
+       mode=st.sampled_from(["bilinear", "nearest"]), padding=st.sampled_from(["zeros", "border", "reflection"]),
+       far=st.sampled_from([0.9, 1.3, 7.0]), special=st.booleans())
+def test_sampled(sizes: list[int], seed: int, aligned: bool, mode: str, padding: str, far: float,
+                 special: bool) -> None:
+    """Within and beyond, at halves of elements, at what is no number, and of what is none."""
+    batch, channels, rows, columns = sizes
+    generator = torch.Generator().manual_seed(seed)
+    x, grid = values([batch, channels, columns, rows], seed), torch.rand(batch, rows, columns, 2, generator=generator)
+    grid = (grid.double() * 2 - 1) * far
+    grid[:, ::2] = (grid[:, ::2] * 12).round() / 12
+    if special:
+        strange = torch.tensor([nan, inf, -inf, 1e12]).repeat(grid.numel() // 4 + 1)[:grid.numel()].reshape(grid.shape)
+        grid = torch.where(torch.rand(grid.shape, generator=generator) < 0.2, strange, grid)
+    plan = check_model(Of(lambda m, x, g: F.grid_sample(x * 1.0, g, mode, padding, aligned).neg() * 2), (x, grid))
+    assert looks_up(plan) or columns == rows == 1
 
 
 @examples(25)

@@ -140,13 +140,43 @@ def test_any_small_pool(data: st.DataObject) -> None:
     (lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True), True),
     (lambda x: F.avg_pool2d(x, 3, 2, 1), True), (lambda x: F.avg_pool2d(x, (1, 3), ceil_mode=True), True),
     (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), True),
-    (lambda x: F.avg_pool2d(x, 2, ceil_mode=True), False),
-    (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), False)])
+    (lambda x: F.avg_pool2d(x, 2, ceil_mode=True), True),
+    (lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), True),
+    (lambda x: F.avg_pool3d(x[None], (1, 3, 2), 2, (0, 1, 1), True, False), True)])
 def test_windows_that_reach_beyond(pool: Callable[[torch.Tensor], torch.Tensor], is_kernel: bool) -> None:
-    """As the last ones do of sizes that are rounded up. Where averages are of fewer elements there, PyTorch's call
-    stays."""
+    """As the last ones do of sizes that are rounded up; averages are of fewer elements there, or with fewer."""
     plan = check_model(Of(lambda m, x: pool(x * 2).neg()), (torch.randn(2, 3, 13, 12),))
     assert is_kernel == any(n.op in ("max_pool", "average_pool") for step in plan.kernels for n in step.covers)
+
+
+@examples(25)
+@given(st.data())
+def test_windows_of_several_sizes(data: st.DataObject) -> None:
+    """Adaptive averages whose windows overlap and differ in size; infinities and NaN stay in those that have them."""
+    rank = data.draw(st.integers(1, 3))
+    shape = tuple(data.draw(st.integers(1, 7)) for _ in range(rank))
+    size = tuple(data.draw(st.integers(1, 8)) for _ in range(rank))
+    x = torch.randn(2, 3, *shape)
+    for value in data.draw(st.lists(st.sampled_from((inf, -inf, nan)), max_size=2)):
+        x.view(-1)[data.draw(st.integers(0, x.numel() - 1))] = value
+    plan = check_model(Of(lambda m, x: getattr(F, f"adaptive_avg_pool{rank}d")(x * 2, size).neg() * 3), (x,))
+    assert not any(n.op == "adaptive_average_pool" for n in plan.kept)
+
+
+@examples(30)
+@given(st.data())
+def test_folded(data: st.DataObject) -> None:
+    """Windows that overlap, leave gaps, reach into the padding, and lie side by side."""
+    kernel, stride, dilation, padding = (tuple(data.draw(st.integers(low, high)) for _ in range(2))
+                                         for low, high in ((1, 3), (1, 3), (1, 2), (0, 1)))
+    size = tuple(d * (k - 1) + 1 + data.draw(st.integers(0, 5)) for k, d in zip(kernel, dilation, strict=True))
+    blocks = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+              for n, p, d, k, s in zip(size, padding, dilation, kernel, stride, strict=True)]
+    x = torch.randn(2, 2 * kernel[0] * kernel[1], blocks[0] * blocks[1])
+    for value in data.draw(st.lists(st.sampled_from((inf, -inf, nan)), max_size=2)):
+        x.view(-1)[data.draw(st.integers(0, x.numel() - 1))] = value
+    plan = check_model(Of(lambda m, x: F.fold(x * 2, size, kernel, dilation, padding, stride).neg() * 3), (x,))
+    assert not any(n.op == "fold" for n in plan.kept)
 
 
 def test_behind_a_convolution_the_rest_of_a_pool_joins_the_reduction() -> None:

@@ -64,7 +64,7 @@ class Maker:
     def reduced(self, x: Node) -> Node | None:
         if not x.rank:
             return None
-        return make(self.random.choice(("sum", "mean", "amax", "amin", "logsumexp")), x, axes=self.axes(x),
+        return make(self.random.choice(("sum", "mean", "amax", "amin", "prod", "logsumexp")), x, axes=self.axes(x),
                     keepdim=self.random.random() < 0.5)
 
     def centred(self, x: Node) -> Node | None:

@@ -366,6 +366,13 @@ def row_cases() -> list[LoopCase]:
             kernel_of((), (100003,), reductions=[(kind, call("tanh", load(0, 1)))], outer_stores=stores),
             (100003,),
         )
+    near_one = call("add", call("mul", load(0, 1), 1e-3), 1.0)
+    add("all_product", kernel_of((), (100003,), reductions=[("product", near_one)],
+                                 outer_stores=[store(0, (0,), Reduced(0))]), (100003,), 1e-4)
+    for count in (1, 3, 40, 300):  # written out, and in one or several blocks
+        scaled = call("mul", load(0, count, 1), 1.875)
+        add(f"product_{count}", kernel_of((21,), (count,), reductions=[("product", scaled)], outer_stores=[
+            store(0, (1, 0), call("sub", Reduced(0), 1.0))]), (21 * count,), 1e-5)
     # Group normalisation: rows of two axes that merge, the affine along the first of them.
     sizes = (2, 3, 4, 30)
     x = load(0, *contiguous(sizes))
@@ -513,7 +520,7 @@ def column_cases() -> list[LoopCase]:
 
     for rows, columns in ((33, 70), (1, 5), (257, 300), (4001, 3)):
         x = load(0, 1, columns)
-        for kind in ("sum", "max", "min", "logsumexp", "moments"):
+        for kind in ("sum", "product", "max", "min", "logsumexp", "moments"):
             stores = [
                 store(0, (1, 0), Reduced(0)),
                 store(1, (1, 0), Reduced(0, 1 if kind == "moments" else 0)),
@@ -523,7 +530,7 @@ def column_cases() -> list[LoopCase]:
                 kernel_of(
                     (columns,),
                     (rows,),
-                    reductions=[(kind, call("mul", x, 1.5))],
+                    reductions=[(kind, call("mul", x, 1.875 if kind == "product" else 1.5))],
                     outer_stores=stores,
                     outputs=("float32",) * 2,
                 ),
@@ -699,7 +706,7 @@ def special_cases() -> list[LoopCase]:
 
         strides = (length, 1) if row_major else (1, count)
         x = load(0, *strides)
-        for kind in ("sum", "max", "min", "logsumexp", "moments"):
+        for kind in ("sum", "product", "max", "min", "logsumexp", "moments"):
             parts = (0, 1) if kind == "moments" else (0,)
             stores = [store(part, (1, 0), Reduced(0, part)) for part in parts]
             made = kernel_of(

@@ -31,10 +31,11 @@ _TARGET = re.compile(rf"(?<!\.)\b(?:{'|'.join(n for n in TARGET_NAMES if len(n) 
 COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", "processors", "progress", "records",
           "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
-ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "codegen", "emit", "build", "verify", "timing",
-         "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths", "verified",
-         "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "pipeline", "dynamo", "judge", "propose",
-         "suite", "serve", "fuzz", "cache", "doctor", "__init__", "cli_options", "cli_frame", "cli", "__main__")
+ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "adjoint", "codegen", "emit", "build", "verify",
+         "timing", "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths",
+         "verified", "training", "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "pipeline", "dynamo",
+         "judge", "propose", "suite", "serve", "fuzz", "cache", "doctor", "__init__", "cli_options", "cli_frame", "cli",
+         "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
                "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")

@@ -137,8 +137,9 @@ def made(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 def statistics(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
     return [x.var(), x.std(1), x.var(0, unbiased=False), x.std((0, 1), correction=2, keepdim=True), x.mean(),
-            x.sum(-1, keepdim=True), x.amax((0, 1)), x.max(1).values, x.min(0)[0], x.max(), x.logsumexp(1),
-            F.softmax(x, -1), F.log_softmax(x, 0), x.norm(), F.normalize(x, dim=1)]
+            x.sum(-1, keepdim=True), x.amax((0, 1)), x.max(1).values, x.min(0)[0], x.max(), x.logsumexp(1), x.prod(),
+            x.prod(0, keepdim=True), (x > 0).prod(1), x.long().prod(1), torch.logaddexp(x, -x),
+            torch.logaddexp2(x, x * 2), F.softmax(x, -1), F.log_softmax(x, 0), x.norm(), F.normalize(x, dim=1)]
 
 
 def activations(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
@@ -164,6 +165,18 @@ def pools(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
             F.avg_pool2d(y, 2, divisor_override=3), F.interpolate(y, scale_factor=2, mode="nearest")]
 
 
+def chosen_and_put(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    i, j = torch.tensor([2, 0, -1]), torch.tensor([[0], [-6]])
+    grid = x.reshape(1, 3, 4, 2).tanh()
+    y = x.reshape(1, 2, 3, 4)
+    return [x[i, j], x[:, i % 3], y[:, i % 2, :, j % 4], torch.take(x, i * 7), torch.take_along_dim(x, i + 1),
+            torch.scatter_add(x, 1, i.expand(4, 3) % 6, x[:, :3]), x.index_add(0, i % 4, x[:3]),
+            x.index_copy(1, i[:1], x[:, 1:2]), torch.scatter(x, 0, j.expand(2, 6) % 4, x[2:]),
+            F.grid_sample(y, grid, align_corners=False), F.grid_sample(y, grid * 2, "nearest", "reflection", True),
+            F.interpolate(y, (5, 3), mode="bicubic"), F.fold(x.reshape(1, 4, 6), (3, 4), 2),
+            F.embedding_bag(j.reshape(1, 2) % 4, x), F.avg_pool2d(y, 2, ceil_mode=True)]
+
+
 def norms(m: Any, x: torch.Tensor) -> list[torch.Tensor]:
     y = x.reshape(2, 2, 6)
     return [F.layer_norm(x, (6,), m.weight, m.shift), F.layer_norm(x, (4, 6)), F.group_norm(y, 2),
@@ -185,8 +198,8 @@ def attention(m: Any, x: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(y, y, y) + F.softmax(y @ y.transpose(-2, -1) / 3 ** 0.5, -1) @ y
 
 
-FUNCTIONS = [in_place, in_place_keeps_old, slices, shapes, chosen, statistics, activations, arithmetic, pools, nested,
-             strange, attention]
+FUNCTIONS = [in_place, in_place_keeps_old, slices, shapes, chosen, statistics, activations, arithmetic, pools,
+             chosen_and_put, nested, strange, attention]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

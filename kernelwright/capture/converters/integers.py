@@ -14,6 +14,7 @@ import torch
 from kernelwright.capture.converters import pointwise as _pointwise  # noqa: F401  (its converters come first)
 from kernelwright.capture.converters import reductions as _reductions  # noqa: F401  (likewise)
 from kernelwright.capture.converters.table import CONVERTERS, Arguments, NotConvertible, as_node, axes_of, converts
+from kernelwright.capture.values import cast
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.ir.scalar import INTEGERS
 
@@ -136,11 +137,27 @@ def _reduce(a: Arguments) -> Node:
     return make(name, x, axes=axes_of(a.get("dim"), x.rank), keepdim=bool(a.get("keepdim", False)))
 
 
-def _counts(name: str) -> None:
+def _counts(name: str, convert: Callable[[Arguments], Any] = _reduce) -> None:
+    """Let ``convert`` answer for integers and truth values."""
     previous = CONVERTERS[name]
-    CONVERTERS[name] = lambda a: _reduce(a) if a["self"].dtype in (*INTEGERS, "bool") else previous(a)
+    CONVERTERS[name] = lambda a: convert(a) if a["self"].dtype in (*INTEGERS, "bool") else previous(a)
 
 
+def _product(a: Arguments) -> Node:
+    """A product of truth values is whether all are true."""
+    x = a["self"]
+    if a["dtype"] not in (None, torch.int64):
+        raise NotConvertible("a product into another type")
+    if not x.rank or not x.size:
+        raise NotConvertible("a product of nothing, or of a number")
+    axes, keepdim = axes_of(a.get("dim"), x.rank), bool(a.get("keepdim", False))
+    if x.dtype == "bool":
+        return cast(make("amin", x, axes=axes, keepdim=keepdim), "int64")
+    return make("prod", x, axes=axes, keepdim=keepdim)
+
+
+for _name in ("prod.default", "prod.dim_int"):
+    _counts(_name, _product)
 for _name in ("sum.dim_IntList", "sum.default", "amax.default", "amin.default"):
     _counts(_name)
 

@@ -18,7 +18,7 @@ from kernelwright.capture.converters.table import (
     spread,
 )
 from kernelwright.capture.values import NotCapturable
-from kernelwright.ir.node import Node, make
+from kernelwright.ir.node import Node, constant, make
 
 # Rearranged copies are views of views here: kernels read through them -----------------------------
 
@@ -145,10 +145,29 @@ def _windows_as_columns(a: Arguments) -> Node:
     return reshape(permuted(x, (0, 1, 4, 5, 2, 3)), (batch, channels * kernel[0] * kernel[1], rows * columns))
 
 
+@converts("col2im.default")
+def _folded(a: Arguments) -> Node:
+    """Columns added up where their windows lie; windows that lie side by side are the image in another order."""
+    x = float_only(a["self"])
+    kernel, dilation, padding, stride, size = (spread(a[name], 2) for name in
+                                               ("kernel_size", "dilation", "padding", "stride", "output_size"))
+    if x.rank != 3 or 0 in x.shape:
+        raise NotConvertible("columns without a batch, or none")
+    blocks = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1
+                   for n, p, d, k, s in zip(size, padding, dilation, kernel, stride, strict=True))
+    parts = reshape(x, (x.shape[0], x.shape[1] // (kernel[0] * kernel[1]), *kernel, *blocks))
+    if kernel == stride and dilation == (1, 1) and padding == (0, 0) and all(
+            b * k == n for b, k, n in zip(blocks, kernel, size, strict=True)):
+        image = reshape(permuted(parts, (0, 1, 4, 2, 5, 3)), (*parts.shape[:2], *size))
+        return make("add", image, constant(0.0))  # as sums of one element are, which make +0 of -0
+    return make("fold", parts, size=size, dilation=dilation, padding=padding, stride=stride)
+
+
 _MODES = {
     **{f"upsample_nearest{rank}d.vec": "nearest" for rank in (1, 2, 3)},
     **{f"_upsample_nearest_exact{rank}d.vec": "nearest-exact" for rank in (1, 2, 3)},
     "upsample_linear1d.vec": "linear", "upsample_bilinear2d.vec": "bilinear", "upsample_trilinear3d.vec": "trilinear",
+    "upsample_bicubic2d.vec": "bicubic",
 }
 
 
@@ -175,6 +194,16 @@ def _upsample(a: Arguments) -> Node:
         raise NotConvertible("a scale other than that of the sizes, which PyTorch takes for some shapes alone")
     return make("resampled", x, mode=mode, size=None if scales else tuple(sizes), scales=tuple(scales) or None,
                 aligned=a.get("align_corners"))
+
+
+@converts("grid_sampler.default", "grid_sampler_2d.default")
+def _sampled(a: Arguments) -> Node:
+    x, grid = float_only(a["input"]), a["grid"]
+    mode = ("bilinear", "nearest", "bicubic")[a["interpolation_mode"]]
+    if x.rank != 4 or mode == "bicubic" or x.dtype != grid.dtype or x.dtype not in ("float32", "float64"):
+        raise NotConvertible("samples of volumes, by cubic weights, or in 16 bits")
+    return make("sampled", x, grid, mode=mode, padding=("zeros", "border", "reflection")[a["padding_mode"]],
+                aligned=a["align_corners"], device=a["runs_on"])
 
 
 @converts("diff.default")

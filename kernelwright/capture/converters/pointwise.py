@@ -32,6 +32,7 @@ _BINARY = {"mul.Tensor": "mul", "mul.Scalar": "mul", "div.Tensor": "div", "div.S
            "pow.Tensor_Tensor": "pow", "maximum.default": "maximum",
            "minimum.default": "minimum", "max.other": "maximum", "min.other": "minimum",
            "fmax.default": "fmax", "fmin.default": "fmin", "atan2.default": "atan2", "hypot.default": "hypot",
+           "logaddexp.default": "logaddexp", "logaddexp2.default": "logaddexp2",
            "fmod.Tensor": "fmod", "fmod.Scalar": "fmod", "remainder.Tensor": "remainder",
            "logical_and.default": "logical_and", "logical_or.default": "logical_or",
            **{f"{n}.{kind}": n for n in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}}

@@ -30,6 +30,12 @@ def _reduce(a: Arguments) -> Node:
     return make(a["operator"].split(".")[0], x, axes=axes, keepdim=bool(a.get("keepdim", False)))
 
 
+@converts("prod.default", "prod.dim_int")
+def _product(a: Arguments) -> Node:
+    x, keepdim = _into(float_only(a["self"]), a["dtype"]), bool(a.get("keepdim", False))
+    return make("prod", x, axes=axes_of(a.get("dim"), x.rank), keepdim=keepdim)
+
+
 @converts("max.default", "min.default")
 def _extremum(a: Arguments) -> Node:
     x = float_only(a["self"])

@@ -1,7 +1,7 @@
 """Loop kernels as C11: the axes in normal form, one loop each; a row is walked once for what it reduces, and again.
 
-Sums are in float64, as are the first and second moments, relative to a first element; the exponentials of a logsumexp
-are relative to the largest. A reduction that needs another's result takes a later walk.
+Sums and products are in float64, as are the first and second moments, relative to a first element; the exponentials of
+a logsumexp are relative to the largest. A reduction that needs another's result takes a later walk.
 """
 
 from __future__ import annotations
@@ -94,6 +94,8 @@ def _start(kind: str, n: int) -> list[str]:
     match kind:
         case "sum":
             return [f"double total{n} = 0;"]
+        case "product":
+            return [f"double product{n} = 1;"]
         case "max" | "min":
             return [f"real best{n} = {'-' if kind == 'max' else ''}(real)INFINITY;"]
         case "logsumexp":
@@ -110,6 +112,8 @@ def _update(kind: str, n: int, x: str, compute: str) -> list[str]:
     match kind:
         case "sum":
             return [f"total{n} += (double){x};"]
+        case "product":
+            return [f"product{n} *= (double){x};"]
         case "moments":
             begin = [f"begun{n} = true;", f"origin{n} = isfinite({x}) ? {x} : 0;"]
             return [*braces(f"if (!begun{n})", begin), f"total{n} += (double){x} - (double)origin{n};"]
@@ -131,6 +135,8 @@ def _values(kind: str, n: int, count: str, compute: str) -> list[str]:
     match kind:
         case "sum":
             return [f"(real)total{n}"]
+        case "product":
+            return [f"(real)product{n}"]
         case "max" | "min":
             return [f"best{n}"]
         case "logsumexp":

@@ -42,12 +42,16 @@ _both("floor_divide", "const real rest = fmod(x, y), quotient = x / y; "
       "return y == 0 ? quotient : near;", "x y")
 _both("unfused_add", "x + y", "x y")
 _both("unfused_sub", "x - y", "x y")
+_both("multiply_add", "fma(x, y, z)", "x y z")
 _both("pow", "pow(x, y)", "x y")
 # NaN in either argument gives NaN.
 _both("maximum", "x > y || x != x ? x : y", "x y")
 _both("minimum", "x < y || x != x ? x : y", "x y")
 _both("logaddexp", "const real high = kw_maximum(x, y), low = kw_minimum(x, y); "
       "return low == high && isinf(low) ? low : high + log1p(exp(low - high));", "x y")
+_both("logaddexp2", "const real high = kw_maximum(x, y), low = kw_minimum(x, y); "
+      "return low == high && isinf(low) ? low : "
+      "high + log1p(exp2(low - high)) * (real)1.44269504088896340736;", "x y")
 _both("sigmoid", "const real e = exp(-fabs(x)); return (x < 0 ? e : 1) / (1 + e);")
 # The lower tail of the normal distribution is no difference of large numbers; its argument has the digits of double.
 _both("gelu_erf", "(real)((double)x * 0.5 * erfc((double)x * -0.70710678118654752440))")

@@ -211,6 +211,7 @@ SCALAR_SNIPPETS: dict[str, str] = {
     "kw_bfloat16": _BFLOAT16.lstrip("\n"),
     "kw_unfused_add": _UNFUSED.format(name="add").lstrip("\n"),
     "kw_unfused_sub": _UNFUSED.format(name="sub").lstrip("\n"),
+    "kw_multiply_add": _both("kw_multiply_add", "x y z", "return fma@(x, y, z);"),
     "kw_abs": _both("kw_abs", "x", "return fabs@(x);"),
     "kw_pow": _both("kw_pow", "x y", "return pow@(x, y);"),
     "kw_sign": _both("kw_sign", "x", "return R((x > 0) - (x < 0));"),
@@ -249,6 +250,10 @@ SCALAR_SNIPPETS: dict[str, str] = {
         "const R near = whole != 0 ? low + R(whole - low > 0.5_) : copysign@(0.0_, quotient); "
         "return y == 0 ? quotient : near;"),
     "kw_tanh": _both("kw_tanh", "x", "return tanh@(x);"),
+    "kw_logaddexp2": _noted(
+        "log2(2^a + 2^b).", "kw_logaddexp2", "a b",
+        "const R high = a > b || a != a ? a : b, apart = a == b ? 0.0_ : fabs@(a - b); "
+        "return high + log1p@(exp2@(-apart)) * 1.44269504088896340736_;"),
     "kw_erfcx": _both("kw_erfcx", "x", "return erfcx@(x);"),
     "kw_take_max": _TAKE.format(name="max", sign=">").lstrip("\n"),
     "kw_take_min": _TAKE.format(name="min", sign="<").lstrip("\n"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import product
 from math import inf, nan, prod
 
@@ -193,12 +194,16 @@ def without_rows(kernel: LoopKernel) -> LoopKernel:
 def _combined(kind: str, elements: list[Expression]) -> tuple[Expression, ...]:
     """The components of a reduction of written-out elements."""
     if not elements:
-        empty = {"sum": (0.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,), "moments": (nan, nan, nan)}
+        empty = {"sum": (0.0,), "product": (1.0,), "max": (-inf,), "min": (inf,), "logsumexp": (-inf,),
+                 "moments": (nan, nan, nan)}
         return tuple(Constant(value) for value in empty[kind])
     match kind:
         case "sum":  # from +0 on, as elsewhere: a sum of -0 alone is +0
             total = _tree("add", elements)
             return (Apply(UNFUSED["add"].name if ends_in_product(total) else "add", (total, Constant(0.0))),)
+        case "product":  # one after the other, as PyTorch: where some leave the range, the order is seen
+            total = reduce(lambda one, other: Apply("mul", (one, other)), elements)
+            return (Apply(UNFUSED["add"].name, (total, Constant(-0.0))) if ends_in_product(total) else total,)
         case "max" | "min":
             return (_tree("maximum" if kind == "max" else "minimum", elements[::-1]),)  # of equals the first
         case "logsumexp":

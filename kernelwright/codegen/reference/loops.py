@@ -135,6 +135,8 @@ def _reduce(reduction: Reduction, values: torch.Tensor, outer: int) -> tuple[tor
     match reduction.kind:
         case "sum":
             parts = (rows.sum(-1),)
+        case "product":
+            parts = (rows.prod(-1),)
         case "max":
             parts = (rows.amax(-1),)
         case "min":

@@ -12,6 +12,7 @@ from kernelwright.ir.ops import (
     pointwise,
     recurrence,
     reductions,
+    resampling,
     scans,
     special,
     views,
@@ -19,4 +20,4 @@ from kernelwright.ir.ops import (
 )
 
 __all__ = ["attention", "batched", "leaves", "linear", "lookups", "losses", "moves", "norms", "pointwise",
-           "recurrence", "reductions", "scans", "special", "views", "windows"]
+           "recurrence", "reductions", "resampling", "scans", "special", "views", "windows"]

@@ -17,7 +17,7 @@ _CALLS = {
     "elu": "F.elu({0}, {1})", "celu": "F.celu({0}, {1})",
     "softplus": "F.softplus({0}, {1}, {2})", "threshold": "F.threshold({0}, {1}, {2})",
     "softshrink": "F.softshrink({0}, {1})", "hardshrink": "F.hardshrink({0}, {1})", "neg": "(-{0})",
-    "where": "torch.where({0}, {1}, {2})", "erfcx": "torch.special.erfcx({0})",
+    "where": "torch.where({0}, {1}, {2})", "erfcx": "torch.special.erfcx({0})", "multiply_add": "({0} * {1} + {2})",
     "trunc_divide": 'torch.div({0}, {1}, rounding_mode="trunc")',
     "nan_to_num": "torch.nan_to_num({0}, {1}, {2}, {3})",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.ir.registry import declare
+from kernelwright.ir.registry import Applied, declare
 
 _CALLS = {
     "sum": "{0}.sum({axes}, keepdim={keepdim})",
@@ -18,6 +18,24 @@ for _name, _function, _linear in (("sum", torch.sum, (0,)), ("mean", torch.mean,
     declare(_name, "reduction", lambda x, *, axes, keepdim, function=_function: function(x, axes, keepdim=keepdim),
             _CALLS[_name], operations=lambda node, cost=10 if _name == "logsumexp" else 1: cost * node.inputs[0].size,
             linear_in=_linear)
+
+
+def product(x: torch.Tensor, *, axes: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+    """Products, of integers and truth values in int64. PyTorch takes one axis or all of them."""
+    if not axes:
+        return x.prod()
+    for axis in reversed(axes):
+        x = x.prod(axis, keepdim)
+    return x
+
+
+def _product_code(inputs: list[str], node: Applied) -> str:
+    if len(node["axes"]) == node.inputs[0].rank and not node["keepdim"]:
+        return f"{inputs[0]}.prod()"
+    return inputs[0] + "".join(f".prod({axis}, {node['keepdim']})" for axis in reversed(node["axes"]))
+
+
+declare("prod", "reduction", product, _product_code, operations=lambda node: node.inputs[0].size)
 for _name, _function in (("var", torch.var), ("std", torch.std)):
     # The deviation is in range where the variance, whose root it is, is not.
     declare(_name, "reduction",

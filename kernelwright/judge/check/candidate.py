@@ -18,16 +18,25 @@ from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
-from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, precision_class
+from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, loses_range, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
+from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
 from kernelwright.judge.check.variants import check_variants, variants
 from kernelwright.judge.diagnose.evidence import collect, on_other_inputs, says_little
 from kernelwright.judge.diagnose.hypotheses import find_hypotheses
 from kernelwright.judge.diagnose.misfit import find_misfit
 from kernelwright.judge.diagnose.patterns import find_patterns
-from kernelwright.judge.diagnose.words import classify, failing_trial, merge, not_repeatable, reason, weight
-from kernelwright.judge.efforts import Budget, Deadline, Seconds
+from kernelwright.judge.diagnose.words import (
+    OF_VALUES,
+    classify,
+    failing_trial,
+    merge,
+    not_repeatable,
+    reason,
+    weight,
+)
+from kernelwright.judge.efforts import BUDGETS, Budget, Deadline, Seconds
 from kernelwright.judge.reading import certain, read_candidate
 from kernelwright.judge.records import CandidateResult, Finding, TriedShape, plain_allclose
 from kernelwright.judge.sandbox.limits import Limits
@@ -46,7 +55,6 @@ from kernelwright.verify.flatten import tensors_of
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import call, first_line
 from kernelwright.verify.records import TrialPlan
-from kernelwright.verify.sensitivity import ROUNDING
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -127,6 +135,10 @@ class Checker:
                 found = replace(found, verdict="JUDGE-NO-DEVICE", reason="Its CUDA kernels take too long by emulation "
                                 "on the CPU, and there is no GPU here.",
                                 fix="Judge it where there is a GPU, or with --tiny.")
+            if emulation is None and is_wanted(found, self.settings, self.problem.device):
+                found = seconds.during("sanitize", lambda: with_sanitizer(
+                    found, path, text, self.problem, self.profile.seed, self.profile.training, libraries, self.limits,
+                    self.settings, self.budget.sanitize))
             if self.settings.other_rules and VERDICTS[found.verdict].family not in ("BUILD", "JUDGE"):
                 found = seconds.during("rules", lambda: self._with_other_rules(
                     found, path, worker, emulation, libraries))
@@ -268,9 +280,9 @@ class Checker:
             return float64_copy(model)
         return to_float64(in_mode_of(self.problem.make_model(self.profile.seed), model))
 
-    def _certified(self, remote: RemoteCandidate, plan: Plan) -> Certificate:
+    def _certified(self, remote: RemoteCandidate, plan: Plan, begun: Certificate | None = None) -> Certificate:
         return certify(self._make_model, lambda: remote, self.problem.make_inputs, plan=plan,
-                       make_float64=self._make_float64, kept=self.kept)
+                       make_float64=self._make_float64, kept=self.kept, begun=begun)
 
     def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
                 made: _Made) -> CandidateResult:
@@ -279,24 +291,26 @@ class Checker:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
             deadline = Deadline(self.settings.diagnose_budget)
-            findings = seconds.during("diagnose", lambda: self._findings(certificate, remote, made.misfit, deadline))
+            findings = seconds.during("diagnose", lambda: self._findings(
+                certificate, remote, made.misfit, deadline, self.budget.diagnose))
             result = replace(result, untried=_joined(tuple(deadline.untried)))
             never = self._never_ran(remote.link.worker, findings)
             if never is not None:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
             verdict = classify(certificate, findings)
-            if verdict == "WRONG-PRECISION" and self.settings.precision == "any":
-                shown = precision_class(certificate)
-                loose = replace(self._plan(), tolerance=any_precision(shown))
-                again = seconds.during("check", lambda: self._certified(remote, loose))
-                beyond = [t.plan for t in again.trials if t.gates and not t.passed] if _loses_range(again) else []
-                if again.passed or (beyond and all(map(self._leaves_half, beyond))):
-                    kinds = ", ".join(dict.fromkeys(plan.kind for plan in beyond))
-                    made = replace(made, more=f"its numbers of 16 bits leave their range on inputs {kinds}"
-                                   if beyond else "")
-                    again = replace(again, passed=True, why=())
-                    result = replace(result, certificate=again, precision=shown or precision_class(again))
-                    return self._right(result, remote, seconds, made)
+            studied = self.budget.diagnose > 0 and not deadline.untried
+            if self.settings.precision == "any" and (
+                    verdict == "WRONG-PRECISION" or (not studied and verdict in OF_VALUES)):
+                fewer = seconds.during("check", lambda: self._in_fewer_digits(remote, precision_class(certificate)))
+                if fewer is not None and not studied:  # a small fault is within what fewer digits may do, too
+                    findings = seconds.during("diagnose", lambda: self._findings(
+                        certificate, remote, made.misfit, Deadline(None), BUDGETS[self.settings.effort].diagnose))
+                    verdict, result = classify(certificate, findings), replace(result, untried="")
+                if fewer is not None and verdict == "WRONG-PRECISION":
+                    again, limit = fewer
+                    shown = precision_class(certificate) or precision_class(again)
+                    return self._right(replace(result, certificate=again, precision=shown), remote, seconds,
+                                       replace(made, more=limit))
             if verdict == "WRONG-PARAMETERS" and (stale := stale_copy(self._make_model(), remote)) is not None:
                 findings.insert(1, stale)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
@@ -319,6 +333,20 @@ class Checker:
                 "precision", f"It computes in {result.precision}, and the policy is strict: float32.",
                 fix="Compute in float32, or choose --precision match."))
         return self._right(result, remote, seconds, made)
+
+    def _in_fewer_digits(self, remote: RemoteCandidate, shown: str | None) -> tuple[Certificate, str] | None:
+        """The certificate of a candidate of the class ``shown`` by what is accepted where any precision is, and a limit
+        in words ("": none); None where that is not enough."""
+        plan = replace(self._plan(), tolerance=any_precision(shown))
+        found = self._certified(remote, plan)
+        if plan.stop_at_failure and loses_range(found):  # that may be all that is wrong: the other trials say
+            found = self._certified(remote, replace(plan, stop_at_failure=False), found)
+        beyond = [t.plan for t in found.trials if t.gates and not t.passed] if loses_range(found) else []
+        if not found.passed and not (beyond and all(map(self._leaves_half, beyond))):
+            return None
+        kinds = ", ".join(dict.fromkeys(plan.kind for plan in beyond))
+        return (replace(found, passed=True, why=()),
+                f"its numbers of 16 bits leave their range on inputs {kinds}" if beyond else "")
 
     def _leaves_half(self, plan: TrialPlan) -> bool:
         """Whether numbers of a trial's inputs or of the model's results are beyond the range of float16."""
@@ -377,18 +405,19 @@ class Checker:
         """Another instance of ModelNew in the place of the one before."""
         return RemoteCandidate(worker, self.problem, seed, self.profile.training, load=False)
 
-    def _findings(self, certificate: Certificate, remote: RemoteCandidate, misfit: Finding | None, deadline: Deadline
-                  ) -> list[Finding]:
+    def _findings(self, certificate: Certificate, remote: RemoteCandidate, misfit: Finding | None, deadline: Deadline,
+                  budget_seconds: float) -> list[Finding]:
         """Why the plainest failing trial failed, the likeliest explanation first; nothing without time for it."""
-        found = self._explanations(certificate, remote, deadline)
+        found = self._explanations(certificate, remote, deadline, budget_seconds)
         if misfit is None:
             return found
         # Values of other parameters say nothing, unless what is wrong with them reproduces the output.
         first = not misfit.evidence["loads"] and not any(weight(f) >= TELLING for f in found if f.source == "run")
         return [misfit, *found] if first else [*found, misfit]
 
-    def _explanations(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline) -> list[Finding]:
-        failing = failing_trial(certificate) if self.budget.diagnose else None
+    def _explanations(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline,
+                      budget_seconds: float) -> list[Finding]:
+        failing = failing_trial(certificate) if budget_seconds else None
         if failing is None:
             return []
         if (other := other_computation(certificate)) is not None:
@@ -400,13 +429,13 @@ class Checker:
             if says_little(evidence) and deadline.allows("what it gives for other inputs"):
                 evidence = on_other_inputs(evidence, self._make_model, remote, self.problem.make_inputs,
                                            make_float64=make_float64,
-                                           budget_seconds=min(self.budget.diagnose, deadline.left()))
+                                           budget_seconds=min(budget_seconds, deadline.left()))
             wrong = [t.plan for t in certificate.trials if t.gates and not t.passed]
             forgets = (find_forgotten(self._make_model, remote, self.problem.make_inputs, wrong)
                        if deadline.allows("from which position on it forgets") else None)
             looked = deadline.allows("patterns of what is wrong")
             patterns = find_patterns(evidence) if looked else []
-            hypotheses = (find_hypotheses(self.problem, evidence, self.budget.diagnose, deadline)
+            hypotheses = (find_hypotheses(self.problem, evidence, budget_seconds, deadline)
                           if deadline.allows("changes of the model that give its values") else [])
             found = merge([*filter(None, (forgets,)), *patterns, *hypotheses])
             again_right = (looked and not found and failing.comparison is not None
@@ -436,16 +465,6 @@ def _no_float64(model: torch.nn.Module) -> torch.nn.Module:
 def _joined(limits: tuple[str, ...]) -> str:
     words = "; ".join(limits)
     return f"{words[:1].upper()}{words[1:]}." if words else ""
-
-
-def _loses_range(certificate: Certificate) -> bool:
-    """Whether all that is wrong is NaN or Inf in place of numbers, on other inputs than the problem's own; where that
-    is most of an output, the few numbers left say nothing of its size."""
-    failed = [t for t in certificate.trials if t.gates and not t.passed]
-    found = [c for t in failed for c in (t.comparison, t.against_eager, t.state) if c is not None and not c.passed]
-    return bool(failed) and not any(t.problems or t.plan.distribution == AS_GIVEN for t in failed) and not any(
-        c.structure or set(o.kinds) - {"nonfinite", *(ROUNDING if 2 * o.misplaced_nonfinite > o.elements else ())}
-        for c in found for o in c.outputs)
 
 
 def _ran(certificate: Certificate) -> bool:

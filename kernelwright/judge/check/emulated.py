@@ -27,7 +27,9 @@ import torch
 
 from kernelwright.judge.check.emulated_build import Built, build_for_cpu, compile_for_device
 from kernelwright.judge.check.emulated_text import unsupported
+from kernelwright.judge.check.faults import fault_finding, fault_verdict
 from kernelwright.judge.inside.recorder import key_of
+from kernelwright.judge.reading import sanitizer
 from kernelwright.judge.reading.build_errors import decisive
 from kernelwright.judge.reading.build_messages import messages_of
 from kernelwright.judge.reading.ctokens import tokens_of
@@ -43,8 +45,10 @@ _COMPILERS = {"triton": "Triton", "cupy": "CuPy", "numba": "Numba", "cutlass": "
 _MOST_CALLS = 16
 #: What C++ for a GPU contains, kernels of its own or a library's.
 _OF_DEVICE = re.compile(r"__global__|<<<|cuda|cublas|cudnn|cutlass|thrust|\bcub\b|c10::cuda", re.IGNORECASE)
-#: How the emulation's own errors begin; the verdict that each calls for.
-_FAILURES = {"CUDA emulation: the launch": "CRASH-LAUNCH", "CUDA emulation: the kernel": "CRASH-DEVICE"}
+#: How the emulation's own errors begin; the kinds of a kernel's faults, by what they are called there.
+_LAUNCH, _KERNEL = "CUDA emulation: the launch", "CUDA emulation: the kernel"
+_KINDS = {"illegal memory access": sanitizer.OUT_OF_BOUNDS, "outside of the block's": sanitizer.OUT_OF_BOUNDS,
+          "divergent barrier": sanitizer.BARRIER, "leaves out the calling lane": sanitizer.BARRIER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +140,14 @@ def emulated_failure(error: Mapping[str, Any]) -> tuple[str, Finding] | None:
     if error.get("type") == "NotEmulated":
         return "JUDGE-NO-DEVICE", Finding("not-emulated", f"It cannot run without a GPU: {message}.", "run",
                                           "Judge it where there is a GPU.", error.get("line"))
-    for start, verdict in _FAILURES.items():
-        if message.startswith(start):
-            launch = verdict == "CRASH-LAUNCH"
-            fix = ("Launch with a grid, a block and shared memory that the device has." if launch else
-                   "Keep every index below the length of its array, and let all threads of a block reach each barrier.")
-            words = message.removeprefix("CUDA emulation: ").split("\n")[0]
-            return verdict, Finding("launch-failed" if launch else "kernel-failed", f"{words[0].upper()}{words[1:]}.",
-                                    "run",
-                                    fix, error.get("line"))
+    words = message.removeprefix("CUDA emulation: ").split("\n")[0]
+    sentence = f"{words[:1].upper()}{words[1:]}."
+    if message.startswith(_LAUNCH):
+        return "CRASH-LAUNCH", Finding("launch-failed", sentence, "run", "Launch with a grid, a block and shared "
+                                       "memory that the device has.", error.get("line"))
+    if message.startswith(_KERNEL):
+        kind = next((kind for part, kind in _KINDS.items() if part in words), sanitizer.OTHER)
+        return fault_verdict(kind), fault_finding(kind, sentence, error.get("line"))
     return None
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from kernelwright.verify.certificate import Certificate
 from kernelwright.verify.distributions import AS_GIVEN
+from kernelwright.verify.sensitivity import ROUNDING
 from kernelwright.verify.tolerance import Tolerance
 
 FLOAT32, TF32, HALF = "float32", "tf32", "16-bit"
@@ -57,3 +58,13 @@ def any_precision(precision: str | None) -> Tolerance:
     """What is accepted of a candidate of that class where any precision is: `ANY_PRECISION`, and where the model
     amplifies roundings, as sums that cancel do, twice what it is moved by those of its operands."""
     return replace(ANY_PRECISION, unit=HALF_UNIT if precision == HALF else TF32_UNIT)
+
+
+def loses_range(certificate: Certificate) -> bool:
+    """Whether all that is wrong is NaN or Inf in place of numbers, on other inputs than the problem's own; where that
+    is most of an output, the few numbers left say nothing of its size."""
+    failed = [t for t in certificate.trials if t.gates and not t.passed]
+    found = [c for t in failed for c in (t.comparison, t.against_eager, t.state) if c is not None and not c.passed]
+    return bool(failed) and not any(t.problems or t.plan.distribution == AS_GIVEN for t in failed) and not any(
+        c.structure or set(o.kinds) - {"nonfinite", *(ROUNDING if 2 * o.misplaced_nonfinite > o.elements else ())}
+        for c in found for o in c.outputs)

@@ -34,7 +34,7 @@ from kernelwright.verify.observe import identical, shares_memory
 from kernelwright.verify.records import Reference
 from kernelwright.verify.reference import FLOAT64
 from kernelwright.verify.sensitivity import may_be_rounding, move
-from kernelwright.verify.state import State, call_in_float64, widened
+from kernelwright.verify.state import State, call_in_float64, own_types, widened
 from kernelwright.verify.tolerance import Tolerance
 
 #: Elements of every call's outputs that are looked at, beside the whole outputs of a few calls.
@@ -112,7 +112,8 @@ class TimedProblem:
         inputs = self.inputs()
         self.varied = _varied(inputs, self.inputs())
         given, seed = clone_tensors(inputs), self.seed()
-        first, again = self._eager(given, seed), self._eager(given, seed)
+        first, self.own = own_types(lambda: self._eager(given, seed))
+        again = self._eager(given, seed)
         self.outputs = _tensors(first)
         #: What the model itself does is nobody's fault: it changes its inputs, returns their memory, or returns the
         #: memory of an earlier call's outputs.
@@ -184,7 +185,7 @@ class TimedProblem:
         State.of(self.model, owned=False).apply(self.double)
         with torch.no_grad(), warnings.catch_warnings(), _seeded(seed):
             warnings.simplefilter("ignore")
-            return _tensors(call_in_float64(self.double, widened(arguments)))
+            return _tensors(call_in_float64(self.double, widened(arguments), own=self.own))
 
     def wrong_probes(self, batch: Batch, positions: list[int], probes: dict[str, torch.Tensor]) -> list[int]:
         """Calls of a batch whose probed elements are grossly wrong; ``probes`` by output as (calls, positions)."""

@@ -177,7 +177,8 @@ def _unwritten_place(evidence: Evidence, path: str, again: torch.Tensor) -> str:
     return f"; what is never written: {places[0].words}" if places else ""
 
 
-_RACE_FIX = ("remove the race: a barrier between writing and reading shared memory, an atomic or one writer for every "
+#: What mends a race.
+RACE_FIX = ("remove the race: a barrier between writing and reading shared memory, an atomic or one writer for every "
              "element, and no use of memory before it is set")
 
 
@@ -210,7 +211,7 @@ def _repeats(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("unwritten" if poison else "nondeterministic",
                       f"{path} has other bits when called again with the same inputs, at {count} of {got.numel()} "
                       f"elements: {a:.9g}, then {b:.9g}" + (f" on poisoned memory{where}." if poison else "."),
-                      fix="write every element of the output" if poison else _RACE_FIX,
+                      fix="write every element of the output" if poison else RACE_FIX,
                       evidence={"weight": _weight_of_repeat(evidence, path, other, differs, poison),
                                 "share": told / max(1, got.numel())})
         return

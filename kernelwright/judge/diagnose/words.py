@@ -16,6 +16,8 @@ from kernelwright.verify.records import Comparison, OutputError, Trial
 #: Findings that say less than any explanation of the same output.
 _VAGUE = frozenset({"wrong-values", "offset-per-slice", "factor-per-slice", "affine-per-slice", "affine",
                     "some-slices"})
+#: Verdicts on values by the trials that show them, which a finding may still change.
+OF_VALUES = frozenset({"WRONG-NUMERIC", "WRONG-DISTRIBUTION", "WRONG-NONFINITE", "WRONG-PARAMETERS", "WRONG-RANDOM"})
 #: Findings that are handed on.
 MOST_FINDINGS = 8
 _FORMS = (("type", "CHEAT-OUTPUT-OBJECT"), ("shape", "WRONG-SHAPE"), ("dtype", "WRONG-DTYPE"),

@@ -88,8 +88,8 @@ class Session:
         classes = [name for name, value in module.__dict__.items() if isinstance(value, type)]
         return {"classes": [str(name)[:100] for name in classes[:100]]}
 
-    def construct(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Make ModelNew on its device; tell its state."""
+    def make(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Make ModelNew on its device."""
         assert self.module is not None
         self.snapshots, self.differentiable = Snapshots(), None
         self.kept.clear()
@@ -108,6 +108,13 @@ class Session:
         if payload["keywords"]:
             candidate.register_forward_pre_hook(_unpack_keywords, with_kwargs=True, prepend=True)
         self.place.synchronize()
+        return {}
+
+    def construct(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """Make ModelNew on its device; tell its state."""
+        self.make(payload)
+        candidate = self.candidate
+        assert candidate is not None
         outgoing = Outgoing(self.place.device, {})
         state = describe(candidate, outgoing.leaf)
         self._arrange(outgoing, payload["limit"], [])

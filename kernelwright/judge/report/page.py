@@ -196,6 +196,7 @@ def _candidate(candidate: CandidateResult, number: int, name: str, text: str) ->
             "findings": [_finding(f) for f in candidate.findings], "accuracy": found,
             "rules": [sentence(candidate, it) for it in candidate.by_rules],
             "shapes": [f"{shape.words}: {'right' if shape.right else 'wrong'}" for shape in candidate.shapes],
+            "sanitizer": [f"{run.tool}: {run.outcome}, {run.words}" for run in candidate.sanitizer],
             "alike": [(a.words, a.file) for a in candidate.alike], "times": [t for t in times if t[1]],
             "facts": [t for t in (("seconds by stage", stages), ("isolation", candidate.isolation)) if t[1]],
             "lines": lines[:MOST_LINES], "more": len(text) - len(shown), "more_lines": max(0, len(lines) - MOST_LINES)}

@@ -241,6 +241,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         page.heading("Ranking")
         page.paragraph("None: no candidate was timed.")
     _shapes(page, passed, names)
+    _sanitized(page, passed, names)
     _alike(page, result, names)
 
 
@@ -250,6 +251,23 @@ def _shapes(page: Page, passed: Sequence[CandidateResult], names: dict[str, str]
     if tried:
         page.paragraph("Right at so many of the shapes that were tried: " + ", ".join(
             f"{names[c.file]} {sum(s.right for s in c.shapes)} of {len(c.shapes)}" for c in tried) + ".", hanging=4)
+
+
+def _sanitized(page: Page, passed: Sequence[CandidateResult], names: dict[str, str]) -> None:
+    """What compute-sanitizer says of those that passed: tools with the same outcome together."""
+    lines = []
+    for candidate in passed:
+        said = dict[str, list[str]]()
+        for run in candidate.sanitizer:
+            said.setdefault(run.outcome if run.outcome == "clean" else f"{run.outcome} ({clean(run.words, MOST_LINE)})",
+                            []).append(run.tool)
+        if said:
+            words = "; ".join(f"{', '.join(tools)} {outcome}" for outcome, tools in said.items())
+            lines.append(f"{names[candidate.file]}: {words}")
+    if lines:
+        page.heading("compute-sanitizer")
+    for line in lines:
+        page.paragraph(line, hanging=4)
 
 
 def _alike(page: Page, result: JudgeResult, names: dict[str, str]) -> None:

@@ -1,9 +1,11 @@
 """The process of one candidate. Copied as ``worker.py`` beside a copy of ``inside/``; with Python and PyTorch alone.
 
     python -I worker.py LINE INPUTS OUTPUTS
+    python -I worker.py REQUESTS INPUTS
 
 LINE is a connected socket: one JSON object a line comes in, sometimes with descriptors, and one goes out. INPUTS and
-OUTPUTS are descriptors of shared memory.
+OUTPUTS are descriptors of shared memory. REQUESTS and the second INPUTS are files beside: what is asked for there is
+done without an answer, where a tool looks at the process.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import torch
 
 #: Longest message and traceback that are told, in characters. A compiler's log may be long, and its first lines count.
 LONGEST = 200_000
+#: Before the number of a request of a file that is done.
+DONE = "kernelwright: done"
 Handlers = dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]]
 _dumps, _loads, _exit, _receive = json.dumps, json.loads, os._exit, socket.recv_fds
 
@@ -106,6 +110,19 @@ def serve(line: int, inputs: int, outputs: int, folder: Path, known: Handlers) -
         del request, reply
 
 
+def replay(requests: Path, inputs: Path, folder: Path, known: Handlers) -> None:
+    """Do what a file asks for, a request a line, and say on standard output how many are done. Raises what one of them
+    raises."""
+    from inside.candidate import Session
+    from inside.memory import Mapped
+
+    session = Session(folder, Mapped(os.open(inputs, os.O_RDWR)), Mapped(-1))
+    for number, text in enumerate(requests.read_text().splitlines(), start=1):
+        request = _loads(text)
+        known[request["kind"]](session, request["payload"])
+        os.write(1, f"\n{DONE} {number}\n".encode())  # as a candidate may leave other lines open
+
+
 def _answer(connection: socket.socket, reply: dict[str, Any]) -> None:
     connection.sendall(_dumps(reply, ensure_ascii=True).encode() + b"\n")
 
@@ -114,6 +131,9 @@ def main() -> None:
     folder = Path(__file__).resolve().parent
     import_inside(folder / "inside")
     os.chdir(folder / "work")  # empty
+    if len(sys.argv) == 3:
+        replay(folder / sys.argv[1], folder / sys.argv[2], folder, handlers(folder / "inside"))
+        return
     line, inputs, outputs = (int(argument) for argument in sys.argv[1:4])
     serve(line, inputs, outputs, folder, handlers(folder / "inside"))
 

@@ -73,7 +73,7 @@ class Worker(Exchange):
         self._output: Printed | None = None
         variables = isolation.environment(self.folder, overrides(device, cuda_visible))
         try:
-            self._furnish()
+            furnish(self.folder, candidate)
             try:
                 self._start(variables, zygote.shared(variables))
             except (isolation.SandboxError, WorkerFailure) as error:
@@ -229,14 +229,6 @@ class Worker(Exchange):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _furnish(self) -> None:
-        """Put the worker's own files and the candidate's text into the folder."""
-        shutil.copy(_HERE / "main.py", self.folder / "worker.py")
-        shutil.copytree(_HERE.parent / "inside", self.folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(self.candidate, self.folder / self.source_name)
-        for name in ("work", "build"):
-            (self.folder / name).mkdir()
-
     def _send(self, data: bytes, deadline: float, stage: str, descriptors: list[int]) -> None:
         view = memoryview(data)
         while len(view):
@@ -284,7 +276,7 @@ class Worker(Exchange):
         if clock() > deadline:
             building = stage == "build"
             usual = self._seconds == (self.limits.build_seconds if building else self.limits.run_seconds)
-            option = "; --limit SECONDS sets how long a build and a call may take" if usual else ""
+            option = "; --limit BUILD,CALL sets how many seconds a build and a call may take" if usual else ""
             self._fail("BUILD-TIMEOUT" if building else "CRASH-TIMEOUT",
                        f"The candidate did not finish {_doing(stage)} in its {self._seconds:.3g} s{option}.", stage)
         self._look_for_end(stage)
@@ -339,6 +331,15 @@ class Worker(Exchange):
     def _failure(self, verdict: str, sentence: str, stage: str) -> WorkerFailure:
         self._failed = (verdict, sentence, self.printed(), stage)
         return WorkerFailure(*self._failed)
+
+
+def furnish(folder: Path, candidate: Path) -> None:
+    """Put a worker's own files and the candidate's text into its folder."""
+    shutil.copy(_HERE / "main.py", folder / "worker.py")
+    shutil.copytree(_HERE.parent / "inside", folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(candidate, folder / source_name(candidate))
+    for name in ("work", "build"):
+        (folder / name).mkdir()
 
 
 def source_name(candidate: Path) -> str:

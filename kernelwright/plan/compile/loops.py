@@ -17,8 +17,8 @@ from kernelwright.plan.lowering.lower import FLOATS
 from kernelwright.plan.reading.access import Affine, MustStore, Position, Puller, SplitAxis, linear, strides_of
 from kernelwright.plan.reading.typed import as_real, sum_type
 
-_KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "logsumexp": "logsumexp", "var": "moments",
-          "std": "moments"}
+_KINDS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "prod": "product",
+          "logsumexp": "logsumexp", "var": "moments", "std": "moments"}
 #: The component of moments that an operator is.
 _COMPONENT = {"mean": 0, "var": 1, "std": 2}
 

@@ -9,6 +9,7 @@ of a softmax or the mean of a norm, rounded to 16 bits in between, would lose di
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable
 from math import exp, inf, log1p, prod
 
@@ -17,10 +18,11 @@ from kernelwright.algebra.collapse import cast
 from kernelwright.algebra.moments import unbiasing
 from kernelwright.algebra.norms import batch_norm_affine, shifted_by_zero
 from kernelwright.algebra.ranges import value_range
-from kernelwright.ir.node import Node, constant, make, rebuild, users, walk
+from kernelwright.ir.node import Node, constant, make, number_of, rebuild, users, walk
+from kernelwright.ir.ops.windows import longest_window
 from kernelwright.ir.recursion import Task, run
 from kernelwright.plan.contraction.products import as_product
-from kernelwright.plan.lowering import lookups, losses, recurrent
+from kernelwright.plan.lowering import lookups, losses, recurrent, resampling
 from kernelwright.plan.lowering.deviations import reads
 
 FLOATS = ("float32", "float64", *NARROW)
@@ -135,7 +137,7 @@ def max_pool(node: Node) -> Node:
 
 
 def average_pool(node: Node) -> Node:
-    """Sum over a view of windows, divided by their size."""
+    """Sum over a view of windows, divided by the number that each counts."""
     x = node.inputs[0]
     rank = len(node["kernel"])
     windows = make("windows", x, kernel=node["kernel"], stride=node["stride"], padding=node["padding"],
@@ -143,7 +145,28 @@ def average_pool(node: Node) -> Node:
     # Below the cast the windows are of x itself, so that their padding needs no copy of x.
     windows = cast(windows, "float32") if x.dtype in NARROW else windows
     total = reshape(reduce("sum", windows, tuple(range(x.rank, x.rank + rank))), node.shape)
-    return cast(make("div", total, constant(float(node["divisor"] or prod(node["kernel"])))), node.dtype)
+    return cast(make("div", total, _divisor(node, total)), node.dtype)
+
+
+def _divisor(node: Node, total: Node) -> Node:
+    """By what an average pool divides the sums of its windows: one number, or along each axis as many as each window
+    has there, multiplied."""
+    if node["divisor"]:
+        return constant(float(node["divisor"]))
+    rank, whole, counts = len(node["kernel"]), 1, []
+    for axis, (kernel, stride, padding) in enumerate(zip(node["kernel"], node["stride"], node["padding"], strict=True)):
+        size, count = (n.shape[axis - rank] for n in (node, node.inputs[0]))
+        last = stride * (size - 1) + kernel
+        if last <= count + 2 * padding if node["include_padding"] else not padding and last <= count:
+            whole *= kernel
+        else:
+            table = make("window_counts", size=size, kernel=kernel, stride=stride, padding=padding, count=count,
+                         include=node["include_padding"], dtype_of=total.dtype)
+            counts.append(reshape(table, tuple(size if a == axis else 1 for a in range(rank))))
+    product = constant(float(whole))
+    for table in counts:
+        product = table if number_of(product) == 1 else make("mul", table, product)
+    return product
 
 
 #: What PyTorch computes for powers by these constants, to the bit, also of negative numbers, zeros, Inf and NaN.
@@ -163,11 +186,37 @@ def power(node: Node) -> Node:
 
 
 def adaptive_average_pool(node: Node) -> Node:
-    """The average pool whose windows are all of one size."""
+    """The average pool whose windows are all of one size, or the sum of what windows of several sizes have."""
     rank = len(node["size"])
+    if any(n % s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True)):
+        return _uneven_average(node)
     kernel = tuple(n // s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True))
     return make("average_pool", node.inputs[0], kernel=kernel, stride=kernel, padding=(0,) * rank, ceil=False,
                 include_padding=True, divisor=None)
+
+
+def _uneven_average(node: Node) -> Node:
+    """As many elements for each window as the longest has, of which those count that are its own."""
+    x, sizes = node.inputs[0], node["size"]
+    rank = len(sizes)
+    lead = x.rank - rank
+    most = [longest_window(size, count) for size, count in zip(sizes, x.shape[lead:], strict=True)]
+    shape = (*node.shape, *most)
+
+    def table(part: str, axis: int) -> Node:
+        made = make("adaptive_places", part=part, size=sizes[axis], count=x.shape[lead + axis])
+        placed = {axis: sizes[axis]} if part == "length" else {axis: sizes[axis], rank + axis: most[axis]}
+        return reshape(made, tuple(placed.get(a, 1) for a in range(rank if part == "length" else 2 * rank)))
+
+    indices = {lead + axis: table("place", axis) for axis in range(rank)}
+    value = lookups.looked_up(x, indices, tuple(range(x.rank)), shape, within=True)
+    uneven = [axis for axis in range(rank) if x.shape[lead + axis] % sizes[axis]]
+    inside = functools.reduce(lambda one, other: make("logical_and", one, other), (table("inside", a) for a in uneven))
+    value = make("where", inside, value, constant(0.0))
+    total = make("sum", cast(value, "float32") if x.dtype in NARROW else value,
+                 axes=tuple(range(x.rank, x.rank + rank)), keepdim=False)
+    counts = functools.reduce(lambda one, other: make("mul", one, other), (table("length", a) for a in range(rank)))
+    return cast(make("div", total, cast(counts, total.dtype)), node.dtype)
 
 
 _LOWERINGS = {
@@ -178,7 +227,7 @@ _LOWERINGS = {
     "var": corrected, "std": corrected, "max_pool": max_pool,
     "average_pool": average_pool, "batch_norm_training": batch_norm_affine, "batch_norm_inference": batch_norm_affine,
     "item": recurrent.layers,
-    **lookups.LOWERINGS,
+    **lookups.LOWERINGS, **resampling.LOWERINGS,
     **losses.LOWERINGS,
 }
 
@@ -195,6 +244,8 @@ def lowerable(node: Node) -> bool:
         return recurrent.has_form(node.inputs[0])
     if node.op in lookups.LOWERINGS:
         return lookups.has_form(node)
+    if node.op in resampling.LOWERINGS:
+        return resampling.has_form(node)
     typed = (i for i in node.inputs if not (node.op in losses.OF_CLASSES and i.dtype == "int64"))
     if node.dtype not in FLOATS or any(i.dtype not in FLOATS for i in typed) or 0 in node.inputs[0].shape:
         return False
@@ -204,24 +255,9 @@ def lowerable(node: Node) -> bool:
         return node.operator.operations(node) <= 2 * MOST_CONTRACTION
     if node.op in MOMENTS:
         return prod(node.inputs[0].shape[a] for a in node["axes"]) > node["correction"]
-    if node.op == "adaptive_average_pool":
-        rank = len(node["size"])
-        return not any(n % s for n, s in zip(node.inputs[0].shape[-rank:], node["size"], strict=True))
-    if node.op == "average_pool":
-        return _counts_alike(node)
-    return node.op in _LOWERINGS
-
-
-def _counts_alike(node: Node) -> bool:
-    """Whether an average pool divides all windows by one count: by one that is given, or by their size, as far as they
-    are inside of the tensor, or of its padding where that counts."""
-    if node["divisor"]:
-        return True
-    if any(node["padding"]) and not node["include_padding"]:
+    if node.op == "adaptive_average_pool" and not node.size:
         return False
-    rank = len(node["kernel"])
-    return all(stride * (size - 1) + kernel <= n + 2 * padding for stride, size, kernel, n, padding in zip(
-        node["stride"], node.shape[-rank:], node["kernel"], node.inputs[0].shape[-rank:], node["padding"], strict=True))
+    return node.op in _LOWERINGS
 
 
 def _without_bias(node: Node) -> Node:
@@ -296,7 +332,8 @@ def lower(roots: Iterable[Node], kept: frozenset[Node], *, move_bias: bool = Fal
 
 def _in_float32(node: Node) -> Node:
     """The composite on 16-bit operands converted to float32; pools and lookups convert what they read, if at all."""
-    if node.op in (*_POOLS, *lookups.LOWERINGS) or not any(i.dtype in NARROW for i in node.inputs):
+    own = (*_POOLS, *lookups.LOWERINGS, *resampling.LOWERINGS)
+    if node.op in own or not any(i.dtype in NARROW for i in node.inputs):
         return node
     inputs = (cast(i, "float32") if i.dtype in NARROW else i for i in node.inputs)
     return make(node.op, *inputs, origin=node.origin, **dict(node.attributes))

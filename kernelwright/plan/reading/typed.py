@@ -120,11 +120,15 @@ def sum_type(node: Node) -> str | None:
     """The floating type in which a reduction of integers or truth values is exact, or None where none is."""
     if node.op in ("amax", "amin") and node.dtype == "bool":
         return "float32"
-    if node.op not in ("sum", "amax", "amin"):
+    if node.op not in ("sum", "amax", "amin", "prod"):
         return None
     x = node.inputs[0]
     largest = _LARGEST.get((x.inputs[0] if x.op == "cast" else x).dtype, _LARGEST.get(x.dtype))
     if largest is None:
         return None
-    count = prod(x.shape[a] for a in node["axes"]) if node.op == "sum" else 1
-    return "float32" if count * largest <= 1 << 24 else "float64" if count * largest <= 1 << 53 else None
+    count = prod(x.shape[a] for a in node["axes"])
+    if node.op == "prod":
+        most = largest**count if count <= 53 else 1 << 54
+    else:
+        most = count * largest if node.op == "sum" else largest
+    return "float32" if most <= 1 << 24 else "float64" if most <= 1 << 53 else None

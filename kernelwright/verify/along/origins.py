@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from kernelwright.algebra.identities import axis_groups
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
+from kernelwright.ir.ops.lookups import first_taken
 
 #: A leaf and one of its axes, as the model has them.
 Origin = tuple[Node, int]
@@ -67,9 +68,8 @@ def _axes(node: Node, found: Mapping[Node, Axes]) -> Axes:
         return (*_aligned(node, found)[:-2], own[-2], found[node.inputs[1]][-1])
     if _equation(node):
         return _contracted(node, found)
-    if node.op == "taken":  # an index in the place of an axis
-        at = node["axis"]
-        return (*own[:at], *found[node.inputs[1]], *own[at + 1:])
+    if node.op == "taken":  # indices in the place of axes
+        return _chosen(node, found)
     if node.op == "item" or node.kind == "opaque":
         return _called(node, found)
     same = first.rank == node.rank and first.shape != node.shape
@@ -89,6 +89,16 @@ def _aligned(node: Node, found: Mapping[Node, Axes]) -> Axes:
                 comes |= found[value][place]
         axes.append(comes)
     return tuple(axes)
+
+
+def _chosen(node: Node, found: Mapping[Node, Axes]) -> Axes:
+    x, *indices = node.inputs
+    others = [own for axis, own in enumerate(found[x]) if axis not in node["axes"]]
+    first, axes = first_taken(node["axes"]), [_NOWHERE] * (node.rank - len(others))
+    for index in indices:
+        for place, comes in enumerate(found[index], len(axes) - index.rank):
+            axes[place] |= comes
+    return (*others[:first], *axes, *others[first:])
 
 
 def _reshaped(before: Node, after: Node, own: Axes) -> Axes:

@@ -110,6 +110,22 @@ CASES = {
         {"row": put(1, 64), "negative row": put(1, -1), "gather above": put(2, 8), "gather below": put(2, -1),
          "above": put(3, 64), "below": put(3, -65), "index_select": put(1, 8)},
         {"last": put(2, 7), "first from the end": put(3, -64), "last of all": put(3, 63)}),
+    "elements that several indices choose": Case(
+        "return (x[y, z] * 2).tanh().sum() + (torch.take(x, w) * 3).sin().sum() + x[y, :][:, z % 8].exp().mean()",
+        "[torch.rand(64, 8), torch.randint(-64, 64, (64,)), torch.randint(-8, 8, (64,)),"
+        " torch.randint(-512, 512, (7, 9))]",
+        {"row": put(1, 64), "row from the end": put(1, -65), "column": put(2, 8), "column from the end": put(2, -9),
+         "number": put(3, 512), "number from the end": put(3, -513)},
+        {"last": put(1, 63), "first from the end": put(2, -8), "last of all": put(3, 511), "first": put(3, -512)}),
+    "bags": Case(
+        "return F.embedding_bag(y, x).tanh().sum() * 2", "[torch.rand(64, 8), torch.randint(0, 64, (9, 5))]",
+        {"row": put(1, 64), "negative row": put(1, -1)}, {"last": put(1, 63)}),
+    "elements that are put at places": Case(
+        "a = x.index_add(0, y, z).tanh() * 2 + x.index_copy(0, y, z).exp()\n"
+        "        return a + torch.scatter_add(x, 1, w, x).sin() * 3 + torch.scatter(x, 1, w, x).relu()",
+        "[torch.rand(64, 8), torch.randint(0, 64, (7,)), torch.rand(7, 8), torch.randint(0, 8, (64, 8))]",
+        {"row": put(1, 64), "row from the end": put(1, -1), "column": put(3, 8), "column from the end": put(3, -1)},
+        {"last": put(1, 63), "last column": put(3, 7)}),
     "divisions by numbers in tensors": Case(
         "return (x // y + x % y * 2 - torch.fmod(x, y)) * z + torch.div(x, y, rounding_mode='trunc') * z.tanh()",
         "[torch.randint(-99, 99, (64, 8)), torch.randint(1, 9, (64, 8)), torch.rand(64, 8)]",

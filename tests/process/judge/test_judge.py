@@ -218,27 +218,33 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, a, b):
-        return a @ b
+        return 1.01 * (a @ b)
 
 def get_inputs():
     return [torch.randn(16, 4096), torch.randn(4096, 16)]
 """
-IN_16_BITS = {"rounded.py": "(a @ b).half().float()", "operands.py": "(a.bfloat16() @ b.bfloat16()).float()",
-              "part.py": "(a[:, 128:] @ b[128:]).half().float()"}
+IN_16_BITS = {
+    "rounded.py": ("a @ b", "(a @ b).half().float()"),
+    "operands.py": ("a @ b", "(a.bfloat16() @ b.bfloat16()).float()"),
+    "part.py": ("a @ b", "(a[:, 128:] @ b[128:]).half().float()"), "factor.py": ("1.01 * (a @ b)", "a @ b")}
 
 
-def test_any_precision_takes_what_it_says(tmp_path):
-    """Elements that cancel, and the end of float16's range, are what 16 bits are; a part that is missing is not."""
+@pytest.mark.parametrize("more", [{}, {"diagnose_budget": 1e-6}, {"verdict_only": True}], ids=str)
+def test_any_precision_takes_what_it_says(tmp_path, more):
+    """Elements that cancel, and the end of float16's range, are what 16 bits are; a part that is missing is not, and
+    neither is a factor that is as near to one. What is asked for beside the verdict does not change it."""
     (tmp_path / "problem.py").write_text(PRODUCT)
     files = []
-    for name, expression in IN_16_BITS.items():
+    for name, (own, changed) in IN_16_BITS.items():
         text = PRODUCT.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
         files.append(tmp_path / name)
-        files[-1].write_text(text.replace("a @ b", expression))
-    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5, precision="any", time=False, threads=1)
+        files[-1].write_text(text.replace(own, changed))
+    settings = kernelwright.JudgeSettings(target="cpp", effort="quick", seed=5, precision="any", time=False, threads=1,
+                                          **more)
     found = kernelwright.judge_files(tmp_path / "problem.py", files, settings)
     assert [c.verdict for c in found.candidates[:2]] == ["OK-BUT", "OK-BUT"], [c.reason for c in found.candidates]
-    assert found.candidates[2].verdict.startswith("WRONG")
+    assert [c.verdict for c in found.candidates[2:]] == ["WRONG-NUMERIC", "WRONG-NUMERIC"]
+    assert "1.01" in found.candidates[3].reason, found.candidates[3].reason
     assert any("leave their range on inputs large" in limit for limit in found.candidates[0].limits)
     assert not any("range" in limit for limit in found.candidates[1].limits)  # bfloat16 has float32's
     assert_fits(found.to_json(), "judge")

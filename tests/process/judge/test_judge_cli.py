@@ -128,23 +128,33 @@ def test_options_reach_the_judge(command: SimpleNamespace) -> None:
     status, _, _ = command.run(
         "model.py", "other.py", "set", "--seed", "7", "--effort", "thorough", "--precision", "any", "--backward",
         "--own-kernels", "--rules", "all", "--target", "cpp", "--threads", "2", "--no-time", "--tiny", "--limit", "9.5",
-        "--memory", "2", "--diagnose-budget", "3", "--quiet")
+        "--memory", "2", "--diagnose-budget", "3", "--sanitize", "on", "--quiet")
     assert status == 0
     (path, candidates, settings), = command.asked
     assert path == Path("model.py") and len(candidates) == 4
     assert settings == JudgeSettings(seed=7, effort="thorough", precision="any", backward=True, own_kernels=True,
                                      rules="all", target="cpp", threads=2, time=False, tiny=True, limit=9.5,
-                                     memory=2.0, quiet=True, diagnose_budget=3.0)
+                                     memory=2.0, quiet=True, diagnose_budget=3.0, sanitize="on")
     limits = settings.limits()
     assert (limits.build_seconds, limits.run_seconds, limits.memory_bytes) == (9.5, 9.5, 2 << 30)
     assert JudgeSettings().limits().memory_bytes is None and JudgeSettings().limits().build_seconds > 60
 
 
+def test_building_and_calling_have_limits_of_their_own(command: SimpleNamespace) -> None:
+    assert command.run("model.py", "other.py", "--limit", "300,20")[0] == 0
+    (_, _, settings), = command.asked
+    limits = settings.limits()
+    assert (limits.build_seconds, limits.run_seconds) == (300.0, 20.0) and settings.as_json()["limit"] == [300.0, 20.0]
+    assert JudgeSettings(limit=settings.as_json()["limit"], seed=settings.seed) == settings
+    assert JudgeSettings(limit="7,7").limit == JudgeSettings(limit=7).limit == 7.0
+
+
 @pytest.mark.parametrize("option", [
     ["--target", "rocm"], ["--precision", "fast"], ["--effort", "none"], ["--seed", "-1"], ["--threads", "0"],
-    ["--rules", "ours"], ["--limit", "0"], ["--limit", "nan"], ["--memory", "-1"], ["--output", "other.py"],
+    ["--rules", "ours"], ["--limit", "0"], ["--limit", "nan"], ["--limit", "60,"],
+    ["--limit", "1,2,3"], ["--limit", "fast"], ["--memory", "-1"], ["--output", "other.py"],
     ["--output", "result.txt"], ["--device", "-1"], ["--device", "0", "--target", "cpp"], ["--diagnose-budget", "-1"],
-    ["--diagnose-budget", "5", "--verdict-only"]], ids=" ".join)
+    ["--diagnose-budget", "5", "--verdict-only"], ["--sanitize", "always"]], ids=" ".join)
 def test_values_that_options_do_not_take(option: list[str], command: SimpleNamespace) -> None:
     status, out, err = command.run("model.py", "other.py", *option, "--json", "--quiet")
     assert status == 2 and f"error KW403: {option[0]} cannot be" in err and command.asked == []

@@ -198,7 +198,7 @@ def test_a_missing_barrier_shows(build):
 
 
 @pytest.mark.parametrize(("kind", "verdict", "words"), [
-    (UNGUARDED, "CRASH-DEVICE", "illegal memory access"), (TOO_MANY_THREADS, "CRASH-LAUNCH", "1..1024 threads"),
+    (UNGUARDED, "WRONG-OUT-OF-BOUNDS", "illegal memory access"), (TOO_MANY_THREADS, "CRASH-LAUNCH", "1..1024 threads"),
 ])
 def test_what_a_device_refuses_is_named(build, kind, verdict, words):
     remote = build(kind)
@@ -206,6 +206,17 @@ def test_what_a_device_refuses_is_named(build, kind, verdict, words):
         remote(torch.randn(7, 300))
     found, finding = emulated_failure(raised.value.error)
     assert found == verdict and words in finding.sentence and finding.fix
+
+
+@pytest.mark.parametrize(("words", "verdict", "kind"), [
+    ("an illegal memory access at address 0x7f00", "WRONG-OUT-OF-BOUNDS", "out-of-bounds"),
+    ("divergent barrier: it reached the __syncthreads() of line 4", "WRONG-RACE", "barrier"),
+    ("__shfl_sync of line 9: the mask 0x00000001 leaves out the calling lane 3", "WRONG-RACE", "barrier"),
+    ("integer division by zero or overflow", "CRASH-DEVICE", "kernel-failed")])
+def test_faults_have_the_verdicts_that_a_device_s_tools_give(words, verdict, kind):
+    message = f"CUDA emulation: the kernel k<<<(1, 1, 1), (32, 1, 1), 0>>> failed: {words}"
+    found, finding = emulated_failure({"type": "RuntimeError", "message": message, "line": 7})
+    assert (found, finding.kind, finding.line) == (verdict, kind, 7) and words in finding.sentence and finding.fix
 
 
 # ---- what needs a device

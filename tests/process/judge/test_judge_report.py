@@ -16,6 +16,7 @@ from kernelwright.judge.records import (
     ByRules,
     CandidateResult,
     Finding,
+    ToolRun,
     TriedShape,
     plain_allclose,
 )
@@ -165,7 +166,7 @@ FIELDS = {"schema", "problem", "path", "candidates", "ranking", "baseline", "pro
           "device", "versions", "environment", "settings", "seed", "seconds", "exit_status"}
 CANDIDATE_FIELDS = {"file", "verdict", "reason", "fix", "findings", "limits", "error", "timing", "precision",
                     "allclose", "own_share", "rank", "rank_class", "isolation", "seconds", "certificate", "untried",
-                    "by_rules", "prompt", "alike", "shapes"}
+                    "by_rules", "prompt", "alike", "shapes", "sanitizer"}
 
 
 def test_document_has_everything_and_only_finite_numbers() -> None:
@@ -209,7 +210,9 @@ def test_a_candidate_that_never_ran_has_no_error() -> None:
 
 def test_other_rules_scores_and_shapes_have_their_places() -> None:
     ours = right("set/a.py", by_rules=(ByRules("kernelbench", "KernelBench", False, "of NaN", 4, 5),),
-                 shapes=(TriedShape("the problem's own", True), TriedShape("batch of 1", False)))
+                 shapes=(TriedShape("the problem's own", True), TriedShape("batch of 1", False)), sanitizer=(
+                     ToolRun("memcheck", "clean", "nothing"), ToolRun("synccheck", "clean", "nothing"),
+                     ToolRun("initcheck", "unproven", "it saw nothing")))
     assert ours.timing is not None
     ours = dataclasses.replace(ours, timing=dataclasses.replace(ours.timing, sol_score=0.834))
     wrong = dataclasses.replace(WRONG, by_rules=(ByRules("kernelbench", "KernelBench", None, "it ended"),))
@@ -220,4 +223,5 @@ def test_other_rules_scores_and_shapes_have_their_places() -> None:
     assert "wrong.py: not judged by KernelBench's rules: it ended." in words
     assert re.search(r"rank\s+time \(95 %\)\s+over eager \(95 %\)\s+SOL", text) and " 0.83\n" in text
     assert "a.py 1 of 2." in words
+    assert "a.py: memcheck, synccheck clean; initcheck unproven (it saw nothing)" in words
     assert "SOL" not in render_text(all_kinds()) and "rules of others" not in render_text(all_kinds())

@@ -678,7 +678,7 @@ def test_a_request_that_is_interrupted_accuses_nobody(judged):
 
 
 @pytest.mark.parametrize("code, verdict, words", [
-    ("time.sleep(600)", "BUILD-TIMEOUT", "importing, .* in its 2 s; --limit SECONDS"),
+    ("time.sleep(600)", "BUILD-TIMEOUT", "importing, .* in its 2 s; --limit BUILD,CALL"),
     ("print('before'); sys.stdout.flush(); os._exit(4)", "CRASH-SIGNAL", "status 4"),
     ("import atexit; atexit.register(print, 'late'); os.kill(os.getpid(), 11)", "CRASH-SIGNAL", "SIGSEGV"),
 ])

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from places import ROOT, TESTS
 from propose_tools import MODEL
+from ray_tools import cluster
 
 from kernelwright import errors
 from kernelwright.judge.settings import JudgeSettings
@@ -20,11 +20,12 @@ from kernelwright.suite.jobs import find_jobs
 from kernelwright.suite.options import SuiteOptions
 from kernelwright.suite.parcels import OUTPUT, at_node, for_node, run_folder, unpacked
 from kernelwright.suite.proposals import answers_of
-from kernelwright.suite.ray_runner import _Driver, find_places, run_on_ray
+from kernelwright.suite.ray_cluster import Cluster, find_places
+from kernelwright.suite.ray_runner import run_on_ray
 from kernelwright.suite.results import FILE, Results, read_results
 from kernelwright.suite.runner import run_suite
 
-HERE = TESTS / "support"
+__all__ = ["cluster"]
 
 
 class _Said:
@@ -55,17 +56,6 @@ def test_without_ray_or_with_numbers_of_gpus_it_is_a_coded_error(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(errors.RunnerMissing, match="not installed"):
         run_on_ray([], SuiteOptions(), print, _Said())
-
-
-@pytest.fixture
-def cluster(monkeypatch):
-    """A cluster on this machine."""
-    ray = pytest.importorskip("ray", reason="Ray is an optional extra")
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{ROOT}")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield ray
-    ray.shutdown()
 
 
 def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
@@ -105,7 +95,7 @@ def test_an_actor_that_dies_loses_no_result(cluster, tmp_path):
         results.add(record)
         count.append(record["problem"])
 
-    _Driver(cluster, place * 2, options, finished, said).run(jobs)
+    Cluster(cluster, options, finished, said, places=place * 2).run(jobs)
     thread.join()
     results.close()
     assert killed and any("is lost" in line for line in said.lines)

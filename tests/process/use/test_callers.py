@@ -207,7 +207,7 @@ def test_a_class_whose_text_nobody_kept_is_refused() -> None:
     home: dict[str, Any] = {"__name__": "__main__", "nn": nn}
     exec("class Typed(nn.Module):\n    def forward(self, x):\n        return x.tanh()", home)
     with pytest.raises(SourceUnavailable):
-        kernelwright.explain(home["Typed"](), (IDS,), target="cpp")
+        kernelwright.optimize(home["Typed"](), (IDS,), target="cpp", effort="quick", baselines="none")
 
 
 _SCRIPT = '''

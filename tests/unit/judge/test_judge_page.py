@@ -11,7 +11,7 @@ from judge_tools import certificate, judged, output, right, timing
 from test_judge_report import all_kinds
 from test_report_page import EVIL, Page
 
-from kernelwright.judge.records import Alike, ByRules, CandidateResult, Finding, TriedShape
+from kernelwright.judge.records import Alike, ByRules, CandidateResult, Finding, ToolRun, TriedShape
 from kernelwright.judge.report.page import MOST_LINES, MOST_TEXT, headline, render_page
 from kernelwright.judge.report.rank import rank
 
@@ -38,7 +38,8 @@ def hostile(word: str, number: int = 0) -> CandidateResult:
         f"set/{number}{word}.py", "WRONG-NUMERIC", word, word, (finding,), (word,),
         certificate=replace(bad, trials=(trial, *bad.trials)), timing=replace(timing(), note=word), isolation=word,
         seconds={word: 1.0}, by_rules=(ByRules("kernelbench", "KernelBench", False, word, 0, 5),), prompt=word,
-        alike=(Alike(word, 0.9, "known", word),), shapes=(TriedShape(word, False),))
+        alike=(Alike(word, 0.9, "known", word),), shapes=(TriedShape(word, False),),
+        sanitizer=(ToolRun("memcheck", "found", word),))
 
 
 def test_the_headline_says_what_came_of_it():
@@ -80,14 +81,16 @@ def test_a_line_that_a_finding_names_is_a_link():
 def test_other_rules_shapes_near_duplicates_and_scores_are_told():
     ours = right("a.py", by_rules=(ByRules("kernelbench", "KernelBench", False, "of NaN", 4, 5),), shapes=(
         TriedShape("the problem's own", True), TriedShape("batch of 1", False)), alike=(
-        Alike("b.py", 1.0, "candidate", "is the same text as"),))
+        Alike("b.py", 1.0, "candidate", "is the same text as"),), sanitizer=(
+        ToolRun("memcheck", "clean", "nothing in its own kernels"),))
     ours = replace(ours, timing=replace(timing(), sol_score=0.83, own_share=None))
     theirs = right("b.py", None, verdict="WRONG-DISTRIBUTION", reason="The output is wrong.", by_rules=(
         ByRules("kernelbench", "KernelBench", True, "", 5, 5),), alike=(
         Alike("a.py", 1.0, "candidate", "is the same text as"),))
     _, page = page_of(judged(*rank([ours, theirs])))
     words = page.words()
-    for part in ("1 of 2", "batch of 1: wrong", "a.py is the same text as b.py.", "0.83", "not measured",
+    for part in ("1 of 2", "batch of 1: wrong", "memcheck: clean, nothing in its own kernels",
+                 "a.py is the same text as b.py.", "0.83", "not measured",
                  "wrong by KernelBench's rules (4 of 5 trials), right by ours: of NaN.",
                  "right by KernelBench's rules (5 of 5 trials), wrong by ours (WRONG-DISTRIBUTION), since the output "
                  "is wrong.", "https://github.com/ScalingIntelligence/KernelBench"):

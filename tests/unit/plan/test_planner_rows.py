@@ -33,6 +33,7 @@ ROWS = {
     "extrema": lambda m, x: (x - x.amin(-1, keepdim=True)) / (x.amax(-1, keepdim=True) - x.amin(-1, keepdim=True)),
     "mean and variance": lambda m, x: (x.mean(1), x.var(1), x.sum(1) * 2, x.amax(1)),
     "scalar": lambda m, x: ((x - x.mean()) ** 2).mean() / x.numel() + x.max(),
+    "product": lambda m, x: (x * 2 + 1).prod(1).relu() - 1, "products of all": lambda m, x: (x * 0.5 + 1).prod() * 2,
     "logsumexp": lambda m, x: torch.logsumexp(x * 2 + 1, dim=(0, 2)).relu() - 1,
     "normalize": lambda m, x: x / x.square().sum(-1, keepdim=True).sqrt().clamp(min=1e-12),
 }

@@ -8,7 +8,7 @@ from torch import nn
 
 from kernelwright.verify.draws import drawn_in_float32
 from kernelwright.verify.memory import FINITE_POISON, poisoned_empty
-from kernelwright.verify.state import State, call_in_float64, float64_copy, redraw, widened
+from kernelwright.verify.state import State, call_in_float64, float64_copy, own_types, redraw, widened
 
 
 class Narrowing(nn.Module):
@@ -145,6 +145,19 @@ def test_limits_of_a_type_are_those_of_the_models_own() -> None:
     for value, expected in zip(found, model(x), strict=True):
         torch.testing.assert_close(value.float(), expected)
     assert torch.finfo(torch.float64).eps < 1e-15
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_limits_of_a_type_are_those_that_eager_asked_for(dtype) -> None:
+    """A copy of a model of another type than float32 is told, as it cannot know."""
+    model, x = _AsksForLimits().to(dtype), torch.tensor([[1e-30, 1e-9, 0.5, 1e-4]], dtype=dtype)
+    expected, own = own_types(lambda: model(x))
+    assert own and own.limits == (dtype, dtype) and torch.finfo(torch.float64).eps < 1e-15
+    for value, wanted in zip(call_in_float64(float64_copy(model), [x.double()], own=own), expected, strict=True):
+        torch.testing.assert_close(value.to(dtype), wanted, rtol=2e-3, atol=1e-4)
+    model.float()
+    _, own = own_types(lambda: model(torch.rand(2, 4)))
+    assert not own
 
 
 def test_dropout_in_place_draws_in_place() -> None:

@@ -29,15 +29,16 @@ CACHE_ELEMENTS = 65536
 TURNED_ELEMENTS = 16384
 """Elements of the local arrays of turned loads."""
 
-# The arrays of one reduction by their type. Moments are summed in double, as PyTorch sums them.
+# The arrays of one reduction by their type. Products are in double, as are sums of moments, which PyTorch takes so.
 _ARRAYS = {
     "sum": {"real": ("part",)},
+    "product": {"double": ("product",)},
     "max": {"real": ("best",)},
     "min": {"real": ("best",)},
     "logsumexp": {"real": ("best", "part")},
     "moments": {"real": ("shift",), "double": ("part", "square")},
 }
-_NEUTRAL = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf}
+_NEUTRAL = {"sum": 0.0, "product": 1.0, "max": -inf, "min": inf, "logsumexp": -inf}
 
 
 @dataclass
@@ -211,6 +212,8 @@ class ColumnArrays:
         match self.kernel.reductions[n].kind:
             case "sum":
                 return [f"part{n}[{j}] += {nested('({} + {})', values)};"]
+            case "product":
+                return [f"product{n}[{j}] *= {nested('({} * {})', [f'double({v})' for v in values])};"]
             case "max" | "logsumexp":  # of equal zeros the first is kept, as PyTorch does
                 return [f"best{n}[{j}] = kw_maximum({nested('kw_maximum({}, {})', values[::-1])}, best{n}[{j}]);"]
             case "min":
@@ -236,7 +239,7 @@ class ColumnArrays:
                     sign = "" if kernel.reductions[n].kind == "min" else "-"
                     plain.append(f"best{n}[{j}] = {sign}real(INFINITY);")
                 elif array != "shift":
-                    plain.append(f"{array}{n}[{j}] = 0;")
+                    plain.append(f"{array}{n}[{j}] = {int(array == 'product')};")
         if plain:
             lines += self.each_column(plain)
         if shifted:
@@ -265,6 +268,8 @@ class ColumnArrays:
         match self.kernel.reductions[n].kind:
             case "sum":
                 return f"total{n}[{j}].total += part{n}[{j}];"
+            case "product":
+                return f"total{n}[{j}].total *= product{n}[{j}];"
             case "max" | "min":
                 return f"total{n}[{j}].merge({{best{n}[{j}]}});"
             case "logsumexp":
@@ -296,6 +301,7 @@ class ColumnArrays:
             lines.append(f"alignas(64) real {name}[{self.block}];")
             text = {
                 "sum": f"part{n}[{j}]" + " + real(0)" * may_sum_to_minus_zero(kernel.reductions[n].expression),
+                "product": f"real(product{n}[{j}])",
                 "max": f"best{n}[{j}]",
                 "min": f"best{n}[{j}]",
                 "logsumexp": f"kw_origin(best{n}[{j}]) + kw_log(part{n}[{j}])",

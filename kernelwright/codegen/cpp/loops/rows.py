@@ -36,6 +36,7 @@ CHUNK = 16384
 
 COMPONENTS = {
     "sum": ("value",),
+    "product": ("value",),
     "max": ("value",),
     "min": ("value",),
     "logsumexp": ("value",),

@@ -45,6 +45,7 @@ template <typename real> static inline real kw_unfused_sub(real x, real y) { ret
 template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 """
+_simple("kw_multiply_add", "return std::fma(x, y, z);", "x y z")
 _simple("kw_abs", "return std::abs(x);")
 _simple("kw_sqrt", "return std::sqrt(x);")
 _simple("kw_sign", "return real(x > 0) - real(x < 0);")
@@ -178,6 +179,16 @@ _simple(
     "const real high = kw_maximum(x, y), low = kw_minimum(x, y); "
     "return kw_select((low == high) & (kw_abs(low) > std::numeric_limits<real>::max()), low, "
     "high + kw_log1p(kw_exp(low - high)));",
+    "x y",
+)
+# The power of two of a difference, which is as exact: its product with log(2) has what that rounded away put back.
+_simple(
+    "kw_logaddexp2",
+    "const real high = kw_maximum(x, y), low = kw_minimum(x, y), apart = kw_select(low == high, real(0), low - high), "
+    "product = apart * real(0.69314718055994530942), power = kw_exp(product), "
+    "rest = std::fma(apart, real(0.69314718055994530942), -product) "
+    "+ apart * real(0.69314718055994530942 - double(real(0.69314718055994530942)) + 2.3190468138462996e-17); "
+    "return high + kw_log1p(kw_select(power > real(0), power + power * rest, power)) * real(1.44269504088896340736);",
     "x y",
 )
 

@@ -157,6 +157,28 @@ template <typename real> struct kw_sum_of {
   real value() const { return real(total); }
 };
 """
+ROW_SNIPPETS["kw_product_of"] = """\
+// Product of a row, in double: what it passes through is in range where the elements are floats.
+template <typename real> struct kw_product_of {
+  double total = 1;
+  void block(const real* values, int64_t count) {
+    using V = kw_vector<real>;
+    typedef typename V::wide wide;
+    constexpr int64_t L = V::lanes;
+    wide a = wide{} + 1.0, b = a;
+    int64_t i = 0;
+    for (; i + 2 * L <= count; i += 2 * L) {
+      a *= __builtin_convertvector(V::load(values + i), wide);
+      b *= __builtin_convertvector(V::load(values + i + L), wide);
+    }
+    a *= b;
+    for (int64_t lane = 0; lane < L; ++lane) total *= a[lane];
+    for (; i < count; ++i) total *= double(values[i]);
+  }
+  void merge(const kw_product_of& other) { total *= other.total; }
+  real value() const { return real(total); }
+};
+"""
 ROW_SNIPPETS["kw_max_of"] = _EXTREMUM.format(word="Maximum", name="max", full="maximum", op=">", sign="-")
 ROW_SNIPPETS["kw_min_of"] = _EXTREMUM.format(word="Minimum", name="min", full="minimum", op="<", sign="")
 ROW_SNIPPETS["kw_fold_wide"] = """\

@@ -2,6 +2,7 @@
 
 Sums and the sums of exponentials are carried in double: a few elements (at most 32) are added in
 the kernel's type, then the group goes into the wide sum, so the error does not grow with the row.
+Products are in double, where none of floats leaves the range on the way.
 Moments are sums of (x - shift) and (x - shift)**2 in double, shift being the row's first element,
 which every thread of the row shares; merging them is then addition, and the cancellation in
 E[d * d] - E[d]**2 is bounded by the row's length times 1e-16. The deviation, their variance's root, is
@@ -22,6 +23,7 @@ from kernelwright.plan.kernels import LoopKernel
 
 RESULT_NAMES = {
     "sum": ("total",),
+    "product": ("product",),
     "max": ("maximum",),
     "min": ("minimum",),
     "logsumexp": ("logsumexp",),
@@ -59,6 +61,7 @@ class Accumulator:
         real, wide = self.site.real, self.wide
         return {
             "sum": [(f"sum{n}", wide)],
+            "product": [(f"running{n}", "double")],
             "max": [(f"top{n}", real)],
             "min": [(f"bottom{n}", real)],
             "logsumexp": [(f"top{n}", real), (f"scaled{n}", wide)],
@@ -82,7 +85,7 @@ class Accumulator:
 
     def declare(self) -> list[str]:
         """The state of no elements."""
-        starts = {"top": "-INFINITY", "bottom": "INFINITY"}
+        starts = {"top": "-INFINITY", "bottom": "INFINITY", "running": "1"}
         lines = []
         for name, c_type in self.components:
             start = starts.get(name.rstrip("0123456789"), "0")
@@ -137,6 +140,8 @@ class Accumulator:
             case "sum":
                 lane = "[v]" if self.site.lanes > 1 else ""
                 return [f"{self.at(f'sum{n}')} += {text};" if self.direct else f"part{n}{lane} += {text};"]
+            case "product":
+                return [f"{self.at(f'running{n}')} *= double({text});"]
             case "max" | "min":
                 name, function = ("top", "kw_maximum") if self.kind == "max" else ("bottom", "kw_minimum")
                 name = self.at(f"{name}{n}")
@@ -184,6 +189,8 @@ class Accumulator:
         """Add another state, whose variables ``other`` names; at the level of the lane."""
         mine = [self.at(name) for name, _ in self.components]
         match self.kind:
+            case "product":
+                return [f"{mine[0]} *= {other[0]};"]
             case "max" | "min":
                 function = "kw_maximum" if self.kind == "max" else "kw_minimum"
                 return [f"{mine[0]} = {function}({mine[0]}, {other[0]});"]
@@ -203,6 +210,8 @@ class Accumulator:
             case "sum":
                 plus = f" + {real}(0)" * (self.direct and may_sum_to_minus_zero(self.expression))
                 return [(n, 0, f"total{n}", [], f"{real}({state[0]}){plus}")]
+            case "product":
+                return [(n, 0, f"product{n}", [], f"{real}({state[0]})")]
             case "max" | "min":
                 return [(n, 0, f"{'maximum' if self.kind == 'max' else 'minimum'}{n}", [], state[0])]
             case "logsumexp":

@@ -10,7 +10,7 @@ from kernelwright.codegen.cuda.loops.normal_form import Pass, change_kernel
 from kernelwright.plan.expressions import Constant, Expression, Index, Load, Reduced, walk
 from kernelwright.plan.kernels import LoopKernel
 
-_OF_NOTHING = {"sum": 0.0, "max": -inf, "min": inf, "logsumexp": -inf, "moments": nan}
+_OF_NOTHING = {"sum": 0.0, "product": 1.0, "max": -inf, "min": inf, "logsumexp": -inf, "moments": nan}
 
 
 def only_outer(kernel: LoopKernel) -> LoopKernel:

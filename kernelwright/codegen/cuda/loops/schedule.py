@@ -45,7 +45,7 @@ MEMORY = Memory(sector=32, neighbours=32, run=128, walk_run=256, points=2048, mo
 _LINES = Memory(sector=128, neighbours=32, run=128, walk_run=128, points=0, most=0, room=0)
 
 STATIC_SHARED = 44 * 1024
-COMPONENTS = {"sum": 1, "max": 1, "min": 1, "logsumexp": 2, "moments": 2}
+COMPONENTS = {"sum": 1, "product": 1, "max": 1, "min": 1, "logsumexp": 2, "moments": 2}
 """Numbers in the state of a reduction, by kind."""
 
 

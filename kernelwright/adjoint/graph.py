@@ -1,0 +1,126 @@
+"""From a graph to that of its gradients: reverse mode.
+
+The result computes, from what the forward was given and the gradients of its outputs, those of chosen inputs and
+parameters. It holds the forward's own nodes as far as gradients need their values: a plan of it recomputes them inside
+of the kernels that read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelwright.adjoint import bounded_losses, linear, moves, pointwise, reductions  # noqa: F401  (fills the table)
+from kernelwright.adjoint.composites import FORMS, form_of
+from kernelwright.adjoint.table import ADJOINTS, FLOATS, NoAdjoint, add, named
+from kernelwright.ir.graph import Given, Graph, in_own_order
+from kernelwright.ir.node import Node, made_for, make, rebuild, walk
+
+#: How leaves are called for the gradients of outputs.
+GRADIENT = "gradient_of_output"
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of a graph as a graph.
+
+    graph: its inputs are those of the forward and then the gradients of ``of``; its outputs are those of ``gives``.
+    of: numbers of the forward's outputs. gives: the tensors whose gradients they are, each the place of an input or the
+    name of a parameter.
+    """
+
+    graph: Graph
+    of: tuple[int, ...]
+    gives: tuple[Given, ...]
+
+
+def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gradients:
+    """The graph of the gradients of those of ``wanted`` that outputs ``of`` reach.
+
+    Raises NoAdjoint where an operator on the way has no adjoint, and where nothing is reached.
+    """
+    formed = _formed([graph.outputs[number] for number in of])
+    outputs = [formed[graph.outputs[number]] for number in of]
+    leaves = _leaves(graph, outputs, wanted)
+    names = {i["name"] for i in graph.inputs if i is not None}
+    given = []
+    for number, output in zip(of, outputs, strict=True):
+        if output.dtype not in FLOATS:
+            raise NoAdjoint(f"an output of type {output.dtype}")
+        name = f"{GRADIENT}_{number}"
+        while name in names:
+            name += "_"
+        given.append(make("input", name=name, shape=output.shape, dtype=output.dtype))
+    found = pulled_back(outputs, given, leaves.values())
+    gives = tuple(who for who, leaf in leaves.items() if leaf in found)
+    if not gives:
+        raise NoAdjoint("no input and no parameter is reached")
+    results = tuple(in_own_order_of(leaves[who], found[leaves[who]]) for who in gives)
+    return Gradients(Graph((*graph.inputs, *given), results, tuple(range(len(results))), (), graph.training),
+                     tuple(of), gives)
+
+
+def in_own_order_of(leaf: Node, gradient: Node) -> Node:
+    """The gradient of a leaf, which has the axes in the order of memory, with those of the model's own tensor."""
+    turned = in_own_order(leaf)
+    return gradient if turned is leaf else make("permute", gradient, axes=turned["axes"])
+
+
+def _leaves(graph: Graph, outputs: Iterable[Node], wanted: Collection[Given]) -> dict[Given, Node]:
+    """Those of ``wanted`` that are leaves below outputs."""
+    below = set(walk(outputs))
+    found: dict[Given, Node] = {place: leaf for place, leaf in enumerate(graph.inputs)
+                                if leaf is not None and place in wanted and leaf in below}
+    found |= {leaf["name"]: leaf for leaf in walk(outputs) if leaf.op == "parameter" and leaf["name"] in wanted}
+    return {who: leaf for who, leaf in found.items() if leaf.dtype in FLOATS}
+
+
+def _formed(roots: Iterable[Node]) -> dict[Node, Node]:
+    """For every node below roots the same with composites in the forms that are differentiated."""
+    found: dict[Node, Node] = {}
+
+    def form(node: Node) -> Node:
+        made = form_of(node)
+        if made is node:
+            return node
+        inner: dict[Node, Node] = {i: i for i in node.inputs}
+        for part in walk([made]):
+            if part not in inner:
+                built = rebuild(part, tuple(inner[i] for i in part.inputs))
+                inner[part] = form(built) if built.op in FORMS else built
+        return inner[made]
+
+    for node in walk(roots):
+        with made_for(node.origin):
+            found[node] = form(rebuild(node, tuple(found[i] for i in node.inputs)))
+    return found
+
+
+def pulled_back(outputs: Sequence[Node], given: Sequence[Node], leaves: Iterable[Node]) -> Mapping[Node, Node]:
+    """The gradients of those leaves that outputs, whose gradients are ``given``, depend on.
+
+    Raises NoAdjoint.
+    """
+    leaves = set(leaves)
+    order = list(walk(outputs))
+    active: set[Node] = set()
+    for node in order:
+        if node.dtype in (*FLOATS, "tuple") and (node in leaves or not active.isdisjoint(node.inputs)):
+            active.add(node)
+    found: dict[Node, Node] = {}
+    for output, g in zip(outputs, given, strict=True):
+        if output in active:
+            found[output] = add(found[output], g) if output in found else g
+    for node in reversed(order):
+        if node not in active or node in leaves or node not in found:
+            continue
+        rule = ADJOINTS.get(node.op)
+        if rule is None:
+            raise NoAdjoint(named(node))
+        with made_for(node.origin):
+            terms = rule(node, found[node], [i in active for i in node.inputs])
+            for source, term in zip(node.inputs, terms, strict=True):
+                if term is not None and source in active:
+                    assert (term.shape, term.dtype) == (source.shape, source.dtype), (node, source, term)
+                    found[source] = add(found[source], term) if source in found else term
+    return {leaf: found[leaf] for leaf in leaves if leaf in found}

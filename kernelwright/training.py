@@ -1,0 +1,169 @@
+"""Backward passes by kernels: planned for the modes of training, and kept where a step is faster by them.
+
+A step is a call that records gradients, and its backward. Three are timed beside each other: eager's, the file's, and
+the file's whose backward is the original computation's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from kernelwright.adjoint.backward import make_backward
+from kernelwright.adjoint.table import NoAdjoint
+from kernelwright.emit.facts import frozen
+from kernelwright.failures import is_ours, told
+from kernelwright.modes import ModeProgram
+from kernelwright.problem import Problem
+from kernelwright.problem.arguments import split
+from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.programs import Stages
+from kernelwright.records import words_of
+from kernelwright.roofline.devices import Device
+from kernelwright.settings import Settings
+from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
+from kernelwright.timing.rounds import Times
+from kernelwright.timing.speedup import UNKNOWN, speed_up
+from kernelwright.verified import candidate_of
+from kernelwright.verify.flatten import flatten, tensors_of
+from kernelwright.verify.observe import first_line
+
+RECOMPUTED = "recomputed"
+
+
+def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device) -> ModeProgram:
+    """A mode of training with kernels for its gradients, or with a note that says why there are none. Other modes, and
+    those without kernels, stay as they are."""
+    if not (mode.model.training and True in mode.recordings and mode.plan.kernels):
+        return mode
+    try:
+        if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
+            raise NoAdjoint(refused)
+        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model)))
+    except NoAdjoint as none:
+        reason = str(none)
+    except Exception as error:
+        if not is_ours(error) or is_out_of_memory(error):
+            raise
+        reason = told(error)
+    note = f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}."
+    return replace(mode, notes=(*mode.notes, note))
+
+
+def _refused(model: nn.Module, example: Sequence[Any]) -> str:
+    """Why a backward of the model is refused, as where something is written over that it needs: "" where none is. Found
+    on tensors without data."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    state: dict[str, torch.Tensor] = {name: fake.from_tensor(t) for name, t in tensors}
+    positional, named = split(tree_map(
+        lambda value: fake.from_tensor(value) if isinstance(value, torch.Tensor) else value, list(example)))
+    try:
+        with fake, torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = [t.requires_grad_() for t in tensors_of(positional) if t.is_floating_point()]
+            # Inputs are leaves; the model sees views of them, because it may write into them.
+            found = torch.func.functional_call(model, state, tuple(
+                t.view_as(t) if isinstance(t, torch.Tensor) else t for t in positional), named)
+            results = [t for t in tensors_of(found) if t.requires_grad]
+            torch.autograd.grad(results, [*given, *(t for t in state.values() if t.requires_grad)],
+                                [torch.ones_like(t) for t in results], allow_unused=True)
+    except Exception as error:
+        return f"it is not known to have a backward ({first_line(error)})"
+    return ""
+
+
+class TrainingStep(nn.Module):
+    """A module whose calls record gradients and find those of all its parameters, and of the inputs that require them;
+    of all inputs where nothing does."""
+
+    def __init__(self, module: nn.Module, inputs: Sequence[Any]) -> None:
+        super().__init__()
+        self.module = module
+        given = [t for t in tensors_of(list(inputs)) if t.is_floating_point()]
+        self.leaves: list[torch.Tensor] = [p for p in module.parameters() if p.requires_grad]
+        self.forced = [] if self.leaves or any(t.requires_grad for t in given) else given
+        self.leaves += self.forced or [t for t in given if t.requires_grad]
+        self.directions: list[torch.Tensor] = []
+
+    def forward(self, *inputs: Any) -> Any:
+        for tensor in self.forced:
+            tensor.requires_grad_(True)
+        try:
+            with torch.enable_grad():
+                found = flatten(self.module(*inputs)).values()
+                results = [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
+                if not self.directions:
+                    self.directions = [torch.ones_like(t) for t in results]
+                return torch.autograd.grad(results, self.leaves, self.directions, allow_unused=True)
+        finally:
+            for tensor in self.forced:
+                tensor.requires_grad_(False)
+
+
+def _tables(emitted: ModuleType) -> Iterator[dict[str, Any]]:
+    """The facts of an emitted module's modes that have a backward of kernels."""
+    for facts in getattr(emitted, "_KERNELWRIGHT_PLANS", {}).values():
+        yield from (table for table in (facts if isinstance(facts, tuple) else (facts,)) if table.get("backward"))
+
+
+class Recomputing(nn.Module):
+    """A step of an emitted module's model whose gradients the original computation finds."""
+
+    def __init__(self, step: TrainingStep, emitted: ModuleType) -> None:
+        super().__init__()
+        self.step, self.kept = step, [(table, table["backward"]) for table in _tables(emitted)]
+
+    def forward(self, *inputs: Any) -> Any:
+        for table, _ in self.kept:
+            table["backward"] = None
+        try:
+            return self.step(*inputs)
+        finally:
+            for table, backward in self.kept:
+                table["backward"] = backward
+
+
+def loses(entries: Mapping[str, Times]) -> bool:
+    """Whether a step is not faster with kernels for its backward, as far as that can be told."""
+    found = speed_up(entries, RECOMPUTED, CANDIDATE)
+    return found.high < 1.0 if found.verdict == UNKNOWN else found.value < 1.0
+
+
+def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: ModuleType, example: Sequence[Any],
+                 settings: Settings, stages: Stages, seconds: float) -> list[ModeProgram]:
+    """The modes, without kernels for their backward where these do not pay.
+
+    emitted: the modes' module, which was certified. seconds: to measure for."""
+    programs = [m for m in modes if m.backward]
+    found: dict[str, ModeProgram] = {}
+    for mode in programs:
+        inputs = list(example)
+        with stages.stage("time", f"a step of {words_of(mode.name)}"):
+            own = candidate_of(emitted, problem, mode, settings)
+            try:
+                timing = time_model(
+                    TrainingStep(mode.model, inputs), TrainingStep(own, inputs), inputs, device=problem.device,
+                    budget_seconds=seconds / len(programs), compilers={},
+                    others={RECOMPUTED: Recomputing(TrainingStep(own, inputs), emitted)})
+            except Exception as error:
+                if not is_ours(error) and not is_out_of_memory(error):
+                    raise
+                found[mode.name] = mode.without_backward(told(error))
+                continue
+        eager, with_kernels, without = (timing.entries[n].median for n in (EAGER, CANDIDATE, RECOMPUTED))
+        took = f"a step takes {with_kernels * 1e3:.3g} ms with kernels for its backward, {without * 1e3:.3g} ms " \
+            f"without, and eager's {eager * 1e3:.3g} ms"
+        if loses(timing.entries):
+            found[mode.name] = mode.without_backward(took)
+        else:
+            stages.say(f"{words_of(mode.name).capitalize()} mode: {took}.")
+    return [found.get(m.name, m) for m in modes]

@@ -1,0 +1,419 @@
+"""Backward by kernels in emitted files: right in all that autograd does with a call, and left to the original
+computation where kernels are not for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from emitted_tools import emit, models, short_budgets, write_problem
+from torch.utils.checkpoint import checkpoint
+
+import kernelwright
+from kernelwright.adjoint.table import ADJOINTS, mul
+from kernelwright.roofline.devices import GENERIC_CPU
+
+PROBLEMS = {
+    "norms": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.LayerNorm(32)
+                self.scale = nn.Parameter(torch.randn(32))
+
+            def forward(self, x, y):
+                z = torch.softmax(F.gelu(self.norm(x)) * self.scale, dim=1) * y
+                return z, torch.tanh(z * self.scale).sum(1)
+
+        def get_inputs():
+            return [torch.randn(16, 32), torch.randn(16, 32)]
+    ''',
+    "layers": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Linear(32, 24)
+                self.norm = nn.BatchNorm1d(24)
+                self.second = nn.Linear(24, 8)
+
+            def forward(self, x, target):
+                return F.cross_entropy(self.second(F.silu(self.norm(self.first(x))) * 2.0), target)
+
+        def get_inputs():
+            return [torch.randn(16, 32), torch.arange(16) % 8]
+    ''',
+    "image": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv2d(3, 8, 3, padding=1)
+                self.norm = nn.GroupNorm(2, 8)
+
+            def forward(self, x):
+                y = F.max_pool2d(F.relu(self.norm(self.conv(x))) + 0.5, 2)
+                return torch.sigmoid(y[:, ::2] * 3.0).mean((2, 3)) - y[:, 1::2].amax((2, 3))
+
+        def get_inputs():
+            return [torch.randn(4, 3, 12, 12)]
+    ''',
+    # What algebra makes of it never computes the convolution.
+    "collapsed": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1)
+
+            def forward(self, x):
+                return torch.logsumexp(self.conv(x).mean((2, 3), keepdim=True) * 2.0, 1) * 0.5
+
+        def get_inputs():
+            return [torch.randn(4, 4, 9, 9)]
+    ''',
+    "no parameters": '''
+        class Model(nn.Module):
+            def forward(self, x, y):
+                return torch.where(x > y, F.mish(x), y * 2.0).cumsum(1) + F.pad(x * y, (1, 2))[:, 2:-1]
+
+        def get_inputs():
+            return [torch.randn(8, 16), torch.randn(8, 16)]
+    ''',
+}
+Emitted = tuple[ModuleType, ModuleType, str]
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Emitted]]:
+    folder = tmp_path_factory.mktemp("backward")
+    return {name: emit(folder, name.replace(" ", "_"), text) for name, text in PROBLEMS.items()}
+
+
+@contextmanager
+def found_by_kernels(module: ModuleType, expected: bool | None = True, times: int = 1) -> Iterator[None]:
+    """Inside, so many backward passes run, each by kernels or, where not ``expected``, by the original computation."""
+    found: list[bool] = []
+    run = module._kernelwright_gradients
+
+    def noted(*arguments: Any) -> Any:
+        result = run(*arguments)
+        found.append(result is not None)
+        return result
+
+    module._kernelwright_gradients = noted
+    try:
+        yield
+    finally:
+        module._kernelwright_gradients = run
+    assert found == [expected] * times
+
+
+def prepared(inputs: list[Any], dtype: torch.dtype = torch.float32, *, required: bool = True) -> list[Any]:
+    """Copies of inputs, of which floating ones require gradients."""
+    return [x.to(dtype).clone().requires_grad_(required) if x.is_floating_point() else x for x in inputs]
+
+
+def results(value: Any) -> list[torch.Tensor]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def all_gradients(model: torch.nn.Module, inputs: list[Any], seed: int = 0, **how: Any) -> list[Any]:
+    """Those of inputs and parameters, of a random combination of all results."""
+    dtype = next((p.dtype for p in model.parameters()), how.pop("dtype", torch.float32))
+    given = prepared(inputs, how.pop("dtype", dtype), **how)
+    made = results(model(*given))
+    torch.manual_seed(seed)
+    torch.autograd.backward(made, [torch.randn(t.shape).to(t.dtype) for t in made])
+    found = [x.grad for x in given if x.is_floating_point()] + [p.grad for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def assert_near(found: list[Any], expected: list[Any], tolerance: float = 2e-5) -> None:
+    assert [f is None for f in found] == [e is None for e in expected]
+    for one, other in zip(found, expected, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one.double(), other.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradients_are_those_of_float64(emitted, name):
+    original, made, _ = emitted[name]
+    old, new, inputs = models(original, made)
+    with found_by_kernels(made):
+        found = all_gradients(new, inputs)
+    expected = all_gradients(old.double(), inputs, dtype=torch.float64)
+    assert_near(found, expected)
+    assert all(f.dtype is torch.float32 for f in found)
+
+
+@pytest.mark.parametrize("name", ["norms", "layers", "image", "collapsed"])
+def test_inputs_that_require_no_gradients_get_none(emitted, name):
+    original, made, _ = emitted[name]
+    old, new, inputs = models(original, made)
+    with found_by_kernels(made):
+        found = all_gradients(new, inputs, required=False)
+    assert_near(found, all_gradients(old, inputs, required=False))
+
+
+def test_frozen_parameters_get_none(emitted):
+    original, made, _ = emitted["layers"]
+    old, new, inputs = models(original, made)
+    for model in (old, new):
+        model.first.weight.requires_grad_(False)
+    with found_by_kernels(made):
+        found = all_gradients(new, inputs)
+    assert_near(found, all_gradients(old, inputs))
+
+
+def test_parameters_that_were_frozen_are_the_originals(tmp_path):
+    text = PROBLEMS["layers"].replace("self.second = nn.Linear(24, 8)", "self.second = nn.Linear(24, 8)\n"
+                                      + " " * 16 + "self.first.weight.requires_grad_(False)")
+    original, made, source = emit(tmp_path, "frozen", text)
+    assert '"frozen": (\'first.weight\',)' in source
+    old, new, inputs = models(original, made)
+    with found_by_kernels(made):
+        found = all_gradients(new, inputs)
+    assert_near(found, all_gradients(old, inputs))
+    for model in (old, new):
+        model.first.weight.requires_grad_(True)
+    with found_by_kernels(made, False):
+        found = all_gradients(new, inputs)
+    assert_near(found, all_gradients(old, inputs))
+
+
+def test_gradients_of_gradients(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model in (old, new):
+        given = prepared(inputs)
+        first, = torch.autograd.grad(model(*given)[1].sum(), given[:1], create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [*given, *model.parameters()], allow_unused=True))
+    assert_near(list(found[1]), list(found[0]), 1e-4)
+
+
+def test_several_backward_passes(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    sums = []
+    for model in (old, new):
+        given = prepared(inputs)
+        total = sum(t.sum() for t in model(*given))
+        total.backward(retain_graph=True)
+        total.backward()
+        sums.append([x.grad for x in given])
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            total.backward()
+    assert_near(sums[1], sums[0])
+
+
+def test_one_result_alone_is_the_originals(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model, expected in ((old, None), (new, False)):
+        given = prepared(inputs)
+        value = model(*given)[1].sum()
+        with found_by_kernels(made, expected, int(expected is not None)):
+            value.backward()
+        found.append([x.grad for x in given] + [p.grad for p in model.parameters()])
+    assert_near(found[1], found[0])
+
+
+def test_incoming_gradients_of_any_layout(emitted):
+    original, made, _ = emitted["image"]
+    old, new, inputs = models(original, made)
+    for direction in (torch.ones(()).expand(4, 4), torch.randn(4, 4).t(), torch.randn(4, 9)[:, 1::2],
+                      torch.randn(33)[1:17].reshape(4, 4), torch.randn(4, 4).neg()):
+        found = []
+        for model in (old, new):
+            given = prepared(inputs)
+            model(*given).backward(direction)
+            found.append([given[0].grad, *(p.grad for p in model.parameters())])
+            model.zero_grad(set_to_none=True)
+        assert_near(found[1], found[0])
+
+
+def test_hooks_see_and_change_gradients(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model in (old, new):
+        given, seen = prepared(inputs), []
+        handles = [model.scale.register_hook(lambda g: g * 2), given[0].register_hook(seen.append)]
+        made_of = model(*given)
+        made_of[0].register_hook(lambda g: g + 1)
+        sum(t.sum() for t in made_of).backward()
+        found.append([*seen, model.scale.grad, given[1].grad])
+        for handle in handles:
+            handle.remove()
+    assert_near(found[1], found[0])
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(emitted, reentrant):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model in (old, new):
+        given = prepared(inputs)
+        sum(t.sum() for t in checkpoint(model, *given, use_reentrant=reentrant)).backward()
+        found.append([x.grad for x in given] + [p.grad for p in model.parameters()])
+    assert_near(found[1], found[0])
+
+
+def test_what_is_changed_before_the_backward_raises(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    for model in (old, new):
+        value = sum(t.sum() for t in model(*prepared(inputs)))
+        with torch.no_grad():
+            model.scale.add_(1.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+
+
+def test_the_original_finds_what_kernels_are_not_for(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    expected = all_gradients(old, inputs)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False), found_by_kernels(made, False):
+        assert_near(all_gradients(new, inputs), expected)
+    given = prepared(inputs)
+    outputs = new(*given)
+    directions = [torch.randn(3, *t.shape) for t in outputs]
+    with found_by_kernels(made, False):
+        batched = torch.autograd.grad(outputs, given, directions, is_grads_batched=True)
+    theirs = prepared(inputs)
+    assert_near(list(batched), list(torch.autograd.grad(old(*theirs), theirs, directions, is_grads_batched=True)))
+
+
+def test_one_tensor_in_two_places(emitted):
+    original, made, _ = emitted["no parameters"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model in (old, new):
+        x = inputs[0].clone().requires_grad_()
+        model(x, x).sum().backward()
+        found.append([x.grad])
+    assert_near(found[1], found[0])
+
+
+def test_gradients_are_memory_of_their_own(emitted):
+    """Who adds to one gradient changes no other, and not the incoming one."""
+    original, made, _ = emitted["no parameters"]
+    _, new, inputs = models(original, made)
+    given = prepared(inputs)
+    incoming = torch.randn(8, 16)
+    kept = incoming.clone()
+    one, other = torch.autograd.grad(new(*given), given, incoming)
+    before = other.clone()
+    one.add_(1.0)
+    assert torch.equal(other, before) and torch.equal(incoming, kept)
+
+
+@pytest.mark.parametrize("name", ["layers", "image"])
+def test_training_goes_the_same_way(emitted, name):
+    original, made, _ = emitted[name]
+    old, new, inputs = models(original, made)
+    losses = []
+    for model in (old, new):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        losses.append([])
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = model(*inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[0][0] > losses[0][-1]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for a, b in zip(old.buffers(), new.buffers(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mode_without_an_adjoint_says_which_operator_has_none(tmp_path):
+    path = tmp_path / "hard.py"
+    path.write_text("import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+                    "        return torch.softmax(nn.functional.hardtanh(x) * 2.0, 1)\n\n\ndef get_inputs():\n"
+                    "    return [torch.randn(8, 16)]\n")
+    found = kernelwright.explain(path, target="cpp", device=GENERIC_CPU)
+    assert "_kernelwright_gradients" not in found.source
+    assert [n for n in found.notes if "hardtanh.default has no backward of kernels" in n]
+
+
+def test_a_backward_that_eager_refuses_is_refused(tmp_path):
+    """What is written over was needed: kernels would find the gradients, of values that are there no more."""
+    text = """
+        class Model(nn.Module):
+            def forward(self, x):
+                return torch.softmax(torch.exp(x * 2.0).relu_(), 1) * x
+
+        def get_inputs():
+            return [torch.randn(8, 16)]
+    """
+    original, made, source = emit(tmp_path, "refused", text)
+    assert "_kernelwright_gradients" not in source
+    for model in models(original, made)[:2]:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            model(torch.randn(8, 16, requires_grad=True)).sum().backward()
+    _, _, source = emit(tmp_path, "not_refused", text.replace("torch.exp(x * 2.0)", "(x * 2.0)"))
+    assert "_kernelwright_gradients" in source
+
+
+def test_a_backward_on_the_emulated_device(tmp_path):
+    path = tmp_path / "norms.py"
+    path.write_text("import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
+                    + PROBLEMS["norms"].replace("\n        ", "\n").strip() + "\n")
+    found = kernelwright.optimize(path, target="cuda", effort="quick", baselines="none")
+    assert '"run": _kernelwright_training_backward' in found.source
+    assert [n for n in found.notes if n.startswith("Checked by emulation") and "training mode" in n], found.notes
+
+
+SMALL = PROBLEMS["norms"].replace("16, 32", "8, 16").replace("(32)", "(16)")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    short_budgets(monkeypatch)
+    return write_problem(tmp_path, "small", SMALL)
+
+
+def test_a_step_that_loses_has_its_gradients_from_the_original(small, monkeypatch):
+    monkeypatch.setattr("kernelwright.training.loses", lambda entries: True)
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if n.startswith("Training mode has no kernels for its backward: a step takes")]
+    assert all(mode.certificate.passed for mode in found.modes)
+
+
+def test_a_step_that_wins_says_what_it_takes(small):
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" in found.source and not found.notes
+    assert [s.words for s in found.spans if s.words.startswith("Training mode: a step takes")]
+    paths = {output.path for mode in found.modes for output in mode.certificate.recorded.gradients.outputs}
+    assert any(path.startswith("gradient of parameters alone") for path in paths)
+
+
+@pytest.mark.breaks
+def test_wrong_gradients_fail_the_certificate_and_go(small, monkeypatch):
+    rule = ADJOINTS["softmax"]
+    monkeypatch.setitem(ADJOINTS, "softmax", lambda *given: [mul(rule(*given)[0], 1.001)])
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if "no kernels for its backward: the program with them failed" in n], found.notes
+
+
+@pytest.mark.breaks
+def test_a_rule_that_fails_costs_the_backward_alone(small, monkeypatch):
+    def fail(*given: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(ADJOINTS, "softmax", fail)
+    found = kernelwright.explain(small, target="cpp", device=GENERIC_CPU)
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if "gradients from the original computation" in n and "a bug" in n], found.notes
