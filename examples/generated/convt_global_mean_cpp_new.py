@@ -1315,9 +1315,14 @@ def _kernelwright_arguments(model, inputs, named, count, keywords):
     more = [name for name, value in named.items() if name not in keywords
             and (name not in signature.parameters
                  or not _kernelwright_is_default(value, signature.parameters[name].default))]
-    if len(inputs) != count or more or not all([name in named for name in keywords]):
-        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}, and the keywords {more}"
-                                  if more else f"has {len(inputs)} arguments, not {count}")
+    beyond = list(signature.parameters)[count:len(inputs)] + more
+    missing = [name for name in keywords if name not in named]
+    if beyond:
+        raise _KernelwrightMisfit("this call", f"gives {', '.join(beyond)}, which the example left out")
+    if missing:
+        raise _KernelwrightMisfit("this call", f"leaves out {', '.join(missing)}")
+    if len(inputs) != count:
+        raise _KernelwrightMisfit("this call", f"has {len(inputs)} arguments, not {count}")
     return inputs + [named[name] for name in keywords]
 
 
@@ -1467,7 +1472,7 @@ def _kernelwright_called(model, facts, count, names):
     expected = len(facts["inputs"])
     order = list(inspect.signature(model._original_forward).parameters)[count:expected]
     if count + len(names) != expected or set(order) != set(names):
-        raise _KernelwrightMisfit("this call", f"has {count + len(names)} arguments, not {expected}")
+        raise _KernelwrightMisfit("this call", "gives other arguments than the example")
     floats = [f"{path}\t{key.removeprefix('class ')}\t{value!r}" for path, found in facts["attributes"].items()
               for key, value in found.items() if type(value) is float and value - value == 0]
     return "\n".join((" ".join((_kernelwright_operator(facts), *order)), *floats))

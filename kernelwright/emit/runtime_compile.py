@@ -121,7 +121,7 @@ def _kernelwright_called(model, facts, count, names):
         expected = len(facts["inputs"])
     order = list(inspect.signature(model._original_forward).parameters)[count:expected]
     if count + len(names) != expected or set(order) != set(names):
-        raise _KernelwrightMisfit("this call", f"has {count + len(names)} arguments, not {expected}")
+        raise _KernelwrightMisfit("this call", "gives other arguments than the example")
     floats = [f"{path}\\t{key.removeprefix('class ')}\\t{value!r}" for path, found in facts["attributes"].items()
               for key, value in found.items() if type(value) is float and value - value == 0]
     return "\\n".join((" ".join((_kernelwright_operator(facts), *order)), *floats))

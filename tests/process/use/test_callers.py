@@ -91,6 +91,7 @@ def test_why_a_call_ran_the_original(by_name: kernelwright.Result) -> None:
     _, other = given(module, IDS, MASK, scale=3.0)
     assert len(first) == len(other) == 1 and not second
     assert sorted(module.why().values()) == [1, 2]
+    assert module.why()["this call gives scale, which the example left out"] == 1
     assert all(reason in f"{first}{other}" for reason in module.why())
     assert given(module, IDS, MASK)[1] == [] and sum(module.why().values()) == 3
 
