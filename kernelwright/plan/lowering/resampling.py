@@ -19,7 +19,8 @@ _WEIGHED = {"linear": _LINEAR, "bilinear": _LINEAR, "trilinear": _LINEAR, "bicub
 
 
 def resampled(node: Node) -> Node:
-    """The nearest element, or the sum of those beside a place along each axis, weighed by how near they are."""
+    """The nearest element, or the sum of those beside a place along each axis, weighed by how near they are. Where an
+    axis stays as long as it is, a CPU weighs its own elements; a device copies them where all axes do."""
     x, = node.inputs
     scales = node["scales"] or (None,) * (x.rank - 2)
     moved = {axis: {"count": x.shape[axis], "size": node.shape[axis], "scale": scales[axis - 2]}
@@ -28,10 +29,15 @@ def resampled(node: Node) -> Node:
         indices = {axis: of_axis(make("nearest_places", mode=node["mode"], count=x.shape[axis], size=node.shape[axis]),
                                  axis, x.rank) for axis in moved}
         return looked_up(x, indices, tuple(range(x.rank)), node.shape, within=True)
+    on_cpu = node["device"] == "cpu"
+    if not on_cpu and x.shape == node.shape:
+        return x
     wide = "float64" if x.dtype == "float64" else "float32"
 
     def table(axis: int, of: tuple[str, dict]) -> Node:
-        return of_axis(make(of[0], dtype_of=wide, aligned=bool(node["aligned"]), **of[1], **moved[axis]), axis, x.rank)
+        more = {"stays": True} if of[0] == "between" and on_cpu and x.shape[axis] == node.shape[axis] else {}
+        made = make(of[0], dtype_of=wide, aligned=bool(node["aligned"]), **of[1], **moved[axis], **more)
+        return of_axis(made, axis, x.rank)
 
     taps = _WEIGHED[node["mode"]]
     parts = {axis: [(table(axis, where), table(axis, much)) for where, much in taps] for axis in moved}
