@@ -34,7 +34,7 @@ def nearest_places(*, count: int, size: int, mode: str) -> torch.Tensor:
 
 
 def between(*, part: str, dtype_of: str, count: int, size: int, scale: float | None, aligned: bool,
-            stays: bool = False) -> torch.Tensor:
+            stays: bool) -> torch.Tensor:
     """For every element of an axis of ``size`` elements, lying between two of ``count`` as PyTorch computes it: the
     one ("low"), the other ("high"), or what is taken of either ("rest" of the one and "share" of the other). stays:
     whether both are the element itself, which has all weight."""
@@ -57,7 +57,7 @@ def _ratio(count: int, size: int, scale: float | None, aligned: bool) -> float:
 
 
 def _between_code(_: list[str], node: Applied) -> str:
-    if node.get("stays"):
+    if node["stays"]:
         return f"torch.arange({node['size']}, device=_device).int()" if node["part"] in ("low", "high") else \
             f"torch.full(({node['size']},), {float(node['part'] == 'rest')}, dtype=torch.{node['dtype_of']}, " \
             "device=_device)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import reduce
 from math import prod
+from typing import Any
 
 from kernelwright.algebra.build import reshape
 from kernelwright.algebra.collapse import cast
@@ -35,9 +36,10 @@ def resampled(node: Node) -> Node:
     wide = "float64" if x.dtype == "float64" else "float32"
 
     def table(axis: int, of: tuple[str, dict]) -> Node:
-        more = {"stays": True} if of[0] == "between" and on_cpu and x.shape[axis] == node.shape[axis] else {}
-        made = make(of[0], dtype_of=wide, aligned=bool(node["aligned"]), **of[1], **moved[axis], **more)
-        return of_axis(made, axis, x.rank)
+        how: dict[str, Any] = {**of[1], **moved[axis], "dtype_of": wide, "aligned": bool(node["aligned"])}
+        if of[0] == "between":
+            how["stays"] = on_cpu and x.shape[axis] == node.shape[axis]
+        return of_axis(make(of[0], **how), axis, x.rank)
 
     taps = _WEIGHED[node["mode"]]
     parts = {axis: [(table(axis, where), table(axis, much)) for where, much in taps] for axis in moved}
