@@ -76,6 +76,7 @@ CASES: dict[str, Case] = {
        for scale in SCALES for aligned in (False, True)},
     **{f"bilinear to a size {aligned}": (lambda x, aligned=aligned: F.interpolate(
         x, (9, 1), mode="bilinear", align_corners=aligned).relu() - 1, (IMAGE,)) for aligned in (False, True)},
+    "bilinear, an axis stays": (lambda x: F.interpolate(x[None] * 2, (6, 11), mode="bilinear").neg() + 1, (SPECIAL,)),
     "linear": (lambda x: F.interpolate(x, 11, mode="linear").tanh() * 2, (X,)),
     "trilinear": (lambda x: F.interpolate(x, (4, 3, 9), mode="trilinear", align_corners=True).tanh() * 2, (VOLUME,)),
     "bilinear of float64": (lambda x: F.interpolate(x.double(), (9, 4), mode="bilinear") * 2 + 1, (IMAGE,)),

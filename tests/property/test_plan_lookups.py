@@ -148,15 +148,20 @@ def test_borders(sizes: list[int], seed: int, mode: str, data: st.DataObject) ->
 
 @examples(20)
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), seed=st.integers(0, 999), aligned=st.booleans(),
-       mode=st.sampled_from(["nearest", "nearest-exact", "linear", "bicubic"]), scaled=st.booleans(), data=st.data())
-def test_resampled(sizes: list[int], seed: int, aligned: bool, mode: str, scaled: bool, data: st.DataObject) -> None:
+       mode=st.sampled_from(["nearest", "nearest-exact", "linear", "bicubic"]), scaled=st.booleans(),
+       special=st.booleans(), data=st.data())
+def test_resampled(sizes: list[int], seed: int, aligned: bool, mode: str, scaled: bool, special: bool,
+                   data: st.DataObject) -> None:
     sizes = (sizes * 2)[:2] if mode == "bicubic" else sizes
     mode = {1: "linear", 2: "bilinear", 3: "trilinear"}[len(sizes)] if mode == "linear" else mode
     to: dict = {"scale_factor": tuple(data.draw(st.sampled_from([0.5, 0.7, 1.0, 1.3, 2.0, 3.7])) for _ in sizes)} \
         if scaled and all(s > 1 for s in sizes) else {"size": tuple(data.draw(st.integers(1, 9)) for _ in sizes)}
     if "linear" in mode or mode == "bicubic":
         to["align_corners"] = aligned
+    if special and "size" in to:
+        to["size"] = tuple(data.draw(st.sampled_from([s, n])) for s, n in zip(sizes, to["size"], strict=True))
     x = torch.randn([2, 3, *sizes], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    x = values([2, 3, *sizes], seed) if special else x
     check_model(Of(lambda m, x: F.interpolate(x, mode=mode, **to).neg() * 2 + 1), (x,))
 
 

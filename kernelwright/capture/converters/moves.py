@@ -193,7 +193,7 @@ def _upsample(a: Arguments) -> Node:
             not _is_ratio(scale, n, int(n * scale)) for scale, n in zip(scales, x.shape[2:], strict=False)):
         raise NotConvertible("a scale other than that of the sizes, which PyTorch takes for some shapes alone")
     return make("resampled", x, mode=mode, size=None if scales else tuple(sizes), scales=tuple(scales) or None,
-                aligned=a.get("align_corners"))
+                aligned=a.get("align_corners"), device=a["runs_on"])
 
 
 @converts("grid_sampler.default", "grid_sampler_2d.default")

@@ -16,8 +16,9 @@ CUBIC = -0.75
 
 
 def resampled(x: torch.Tensor, *, mode: str, size: tuple[int, ...] | None, scales: tuple[float, ...] | None,
-              aligned: bool | None) -> torch.Tensor:
-    """x at other positions of its axes behind the second, to a size or by scales, as F.interpolate has it."""
+              aligned: bool | None, device: str) -> torch.Tensor:
+    """x at other positions of its axes behind the second, to a size or by scales, as F.interpolate has it. device: the
+    kind on which eager does it, which decides what becomes of axes that stay as long as they are."""
     return F.interpolate(x, size and list(size), scales and list(scales), mode, aligned)
 
 
@@ -32,9 +33,14 @@ def nearest_places(*, count: int, size: int, mode: str) -> torch.Tensor:
     return F.interpolate(torch.arange(count, dtype=torch.float32)[None, None], size, mode=mode).int()[0, 0]
 
 
-def between(*, part: str, dtype_of: str, count: int, size: int, scale: float | None, aligned: bool) -> torch.Tensor:
+def between(*, part: str, dtype_of: str, count: int, size: int, scale: float | None, aligned: bool,
+            stays: bool) -> torch.Tensor:
     """For every element of an axis of ``size`` elements, lying between two of ``count`` as PyTorch computes it: the
-    one ("low"), the other ("high"), or what is taken of either ("rest" of the one and "share" of the other)."""
+    one ("low"), the other ("high"), or what is taken of either ("rest" of the one and "share" of the other). stays:
+    whether both are the element itself, which has all weight."""
+    if stays:
+        return torch.arange(size).int() if part in ("low", "high") else \
+            torch.full((size,), float(part == "rest"), dtype=getattr(torch, dtype_of))
     at = torch.arange(size, dtype=getattr(torch, dtype_of))
     ratio = _ratio(count, size, scale, aligned)
     place = at * ratio if aligned else ((at + 0.5) * ratio - 0.5).clamp_min(0)
@@ -51,6 +57,10 @@ def _ratio(count: int, size: int, scale: float | None, aligned: bool) -> float:
 
 
 def _between_code(_: list[str], node: Applied) -> str:
+    if node["stays"]:
+        return f"torch.arange({node['size']}, device=_device).int()" if node["part"] in ("low", "high") else \
+            f"torch.full(({node['size']},), {float(node['part'] == 'rest')}, dtype=torch.{node['dtype_of']}, " \
+            "device=_device)"
     at = f"torch.arange({node['size']}, dtype=torch.{node['dtype_of']}, device=_device)"
     ratio, last = _ratio(node["count"], node["size"], node["scale"], node["aligned"]), node["count"] - 1
     place = f"({at} * {ratio!r})" if node["aligned"] else f"(({at} + 0.5) * {ratio!r} - 0.5).clamp_min(0)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import reduce
 from math import prod
+from typing import Any
 
 from kernelwright.algebra.build import reshape
 from kernelwright.algebra.collapse import cast
@@ -19,7 +20,8 @@ _WEIGHED = {"linear": _LINEAR, "bilinear": _LINEAR, "trilinear": _LINEAR, "bicub
 
 
 def resampled(node: Node) -> Node:
-    """The nearest element, or the sum of those beside a place along each axis, weighed by how near they are."""
+    """The nearest element, or the sum of those beside a place along each axis, weighed by how near they are. Where an
+    axis stays as long as it is, a CPU weighs its own elements; a device copies them where all axes do."""
     x, = node.inputs
     scales = node["scales"] or (None,) * (x.rank - 2)
     moved = {axis: {"count": x.shape[axis], "size": node.shape[axis], "scale": scales[axis - 2]}
@@ -28,10 +30,16 @@ def resampled(node: Node) -> Node:
         indices = {axis: of_axis(make("nearest_places", mode=node["mode"], count=x.shape[axis], size=node.shape[axis]),
                                  axis, x.rank) for axis in moved}
         return looked_up(x, indices, tuple(range(x.rank)), node.shape, within=True)
+    on_cpu = node["device"] == "cpu"
+    if not on_cpu and x.shape == node.shape:
+        return x
     wide = "float64" if x.dtype == "float64" else "float32"
 
     def table(axis: int, of: tuple[str, dict]) -> Node:
-        return of_axis(make(of[0], dtype_of=wide, aligned=bool(node["aligned"]), **of[1], **moved[axis]), axis, x.rank)
+        how: dict[str, Any] = {**of[1], **moved[axis], "dtype_of": wide, "aligned": bool(node["aligned"])}
+        if of[0] == "between":
+            how["stays"] = on_cpu and x.shape[axis] == node.shape[axis]
+        return of_axis(make(of[0], **how), axis, x.rank)
 
     taps = _WEIGHED[node["mode"]]
     parts = {axis: [(table(axis, where), table(axis, much)) for where, much in taps] for axis in moved}
