@@ -105,6 +105,8 @@ def what_is_read(node: Node, context: Context) -> Node | None:
         for operand, read in zip(some.inputs, _reads(some, cut) or (), strict=True):
             given.append(made.get(operand, operand) if not isinstance(read, Cut) or operand in made
                          else read.of(operand))
+        if node in given:  # other rules have left nothing of what stood above the slice
+            return None
         made[some] = _computed(some, cut, given)
     context.forms.update((form, some) for some, form in made.items())
     return made[above]

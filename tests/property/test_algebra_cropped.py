@@ -157,3 +157,14 @@ def test_each_operator_stands_for_its_own():
         before, after = ([n for n in walk(g.outputs) if n.op == op] for g in (graph, result))
         assert [[old for old in result.replaces[n] if old.op in ("linear", "mul", "layer_norm")] for n in after] == [
             [old] for old in before]
+
+
+def test_what_other_rules_have_left_is_as_it_is():
+    """A clamp that never acts goes, and with it what a slice would move up through: nothing is put in its place."""
+    def clamped(m: nn.Module, a: Tensor) -> tuple[Tensor, Tensor]:
+        gate = a.sigmoid()
+        return gate.relu()[:, :1], gate.sum(1)
+
+    graph = capture(Of(clamped).double(), (x(4, 6, 16),))
+    result, applied = rewrite_with(graph, Context())
+    assert NAME not in [a.rule.name for a in applied] and not any(n.op == "relu" for n in result.nodes())

@@ -71,7 +71,7 @@ class _Compiler:
         """The linear layers of a step, all of one state."""
         found: dict[Node, _Product] = {}
         first: dict[Node, int] = {}  # gate of a weight
-        gates, hidden = 0, self.cell.shape[-1]
+        gates, hidden = 0, self.cell.shape[-1] if self.cell.shape else 1
         for node in body:
             if node.op != "linear":
                 continue

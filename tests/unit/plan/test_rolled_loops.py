@@ -233,6 +233,17 @@ def test_a_loop_without_a_batch():
     assert kernel.shape == (1, HIDDEN) and results(kernel) == ["last"]
 
 
+def test_a_state_that_is_a_number():
+    """Of no axes, as the relaxation of a loss is."""
+    def forward(m, x):
+        y = x.square().mean()
+        for _ in range(STEPS):
+            y = y - 0.1 * (torch.tanh(y) - x.sum())
+        return y
+
+    planned(forward, x_of(BATCH, HIDDEN))
+
+
 def test_a_loop_above_another_one():
     """Two layers, step by step: the second one's operand is what the first one gives at each step."""
 
