@@ -22,6 +22,7 @@ from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.emit.facts import frozen
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram
+from kernelwright.plan.kernels import Recurrence
 from kernelwright.problem import Problem
 from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
@@ -45,6 +46,8 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, sta
     if not (mode.model.training and True in mode.recordings and mode.plan.kernels):
         return mode
     try:
+        if any(isinstance(step.kernel, Recurrence) for step in mode.plan.kernels):
+            raise NoAdjoint("the steps of a loop are one kernel, and would be one each in a backward")
         if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
             raise NoAdjoint(refused)
         return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model)))

@@ -86,11 +86,11 @@ def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, lock: D
     class LockingChecker(Checker):
         """Checks with the lock; processes start and build without it."""
 
-        def _certified(self, *arguments: Any) -> Any:
+        def _certified(self, *arguments: Any, **named: Any) -> Any:
             with lock.held():
-                return super()._certified(*arguments)
+                return super()._certified(*arguments, **named)
 
-    budget = Budget(profile=PROFILE_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0)
+    budget = Budget(profile=PROFILE_SECONDS, check=CHECK_SECONDS, variants=0, diagnose=0, time=0, sanitize=0)
     settings = JudgeSettings(effort="quick", time=False, seed=SEED, tiny=tiny)
     with lock.held():
         problem = load_problem(path, device=settings.place(), tiny=tiny)
