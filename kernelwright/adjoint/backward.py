@@ -94,9 +94,9 @@ def _reaching(captured: Graph) -> tuple[tuple[int, ...], set[Given]]:
     of: list[int] = []
     wanted: set[Given] = set()
     for number, (node, result) in enumerate(zip(captured.outputs, captured.results, strict=True)):
-        if node.dtype not in FLOATS or is_given(node):
-            if is_given(node):
-                raise NoAdjoint("a result is what the forward was given")
+        if is_given(node) or result.given is not None:
+            raise NoAdjoint("a result is what the forward was given")
+        if node.dtype not in FLOATS:
             continue
         if result.reaches is None:
             raise NoAdjoint("nobody knows how far gradients reach")
