@@ -121,7 +121,11 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
             if not is_ours(error):
                 raise
             failed = KernelFailed(unbuildable(parts, emulation_messages), error)
-            small, modes = without(small, failed, device), without(modes, failed, device)
+            small, before = without(small, failed, device), small
+            # Of another number of batch entries a backward has other kernels for the same operators as its forward.
+            lost = {old.name for old, new in zip(before, small, strict=True) if old.backward and not new.backward}
+            modes = [m.without_backward(str(error)) if m.name in lost else m for m in modes] if lost \
+                else without(modes, failed, device)
             continue
         share_tables(emitted, problem)
         failures: dict[str, Failure] = {}
