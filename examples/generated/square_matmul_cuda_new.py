@@ -14,3 +14,7 @@ class ModelNew(nn.Module):
 
     # Nothing pays here: the original computation is the result.
     forward = _original_forward
+
+    def why(self):
+        """Why calls ran the original computation in place of kernels: there are none here."""
+        return {}

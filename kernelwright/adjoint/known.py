@@ -24,7 +24,7 @@ _OTHERS = ("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "where.self",
            "clone.default", "positive.default", "dropout.default",
            "feature_dropout.default", "full.default", "ones.default", "zeros.default", "scalar_tensor.default",
            "arange.default", "arange.start", "arange.start_step", "_assert_tensor_metadata.default",
-           "_assert_async.msg", "_assert_async.default", "_assert_scalar.default")
+           "_assert_async.msg", "_assert_async.default")
 _REDUCTIONS = ("sum.dim_IntList", "sum.default", "mean.dim", "mean.default", "amax.default", "amin.default",
                "max.default", "min.default", "logsumexp.default", "var.correction", "var.dim", "var.default",
                "std.correction", "std.dim", "std.default", "softmax.int", "log_softmax.int", "cumsum.default",

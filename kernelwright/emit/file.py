@@ -170,6 +170,13 @@ def kernel_source(variants: Sequence[Variant], sources: Mapping[KernelStep, Kern
     return put_together(variants, sources, support, target=target).text
 
 
+#: Of a file without kernels, so that who asks any module gets an answer.
+_WHY_NOTHING = """\
+def why(self):
+    \"""Why calls ran the original computation in place of kernels: there are none here.\"""
+    return {}"""
+
+
 def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], modes_left: Sequence[str],
               sources: Mapping[KernelStep, KernelSource], support: str, *, target: Target, name: str,
               libraries: Sequence[Library] = (), sized: Sized | None = None, dtypes: Sequence[str] = ()) -> str:
@@ -182,6 +189,8 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
     if not variants:
         body = source.model_class + f"\n\n{indent}# Nothing pays here: the original computation is the result.\n" \
             f"{indent}forward = _original_forward"
+        if "def why(" not in source.model_class:
+            body += "\n\n" + textwrap.indent(_WHY_NOTHING, indent)
         own = "" if "import torch" in imports.splitlines() else "import torch\n"
         parts = [docstring + future, own + imports, source.support, body, source.trailing]
         return "\n\n\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"

@@ -96,6 +96,14 @@ def test_why_a_call_ran_the_original(by_name: kernelwright.Result) -> None:
     assert given(module, IDS, MASK)[1] == [] and sum(module.why().values()) == 3
 
 
+def test_a_file_without_kernels_tells_why_too() -> None:
+    found = kernelwright.explain(nn.Linear(8, 8), (torch.randn(2, 8),), target="cpp")
+    assert not found.modes[0].kernels
+    space: dict[str, Any] = {"__name__": "emitted"}
+    exec(found.source, space)
+    assert space["ModelNew"](8, 8).why() == {}
+
+
 def test_a_profile_names_the_kernels(by_name: kernelwright.Result) -> None:
     with torch.profiler.profile() as profile, torch.no_grad():
         by_name.module(IDS, MASK)

@@ -108,6 +108,8 @@ CASES: dict[str, Case] = {
     "arange.start": (lambda x: x * torch.arange(1, 7), (ROWS,)),
     "arange.start_step": (lambda x: x * torch.arange(0, 12, 2), (ROWS,)),
     "_assert_tensor_metadata.default": (lambda x: x.to(torch.float32).exp(), (ROWS,)),
+    "_assert_async.default": (lambda x: (torch._assert_async(x.max() < 1e9), x.exp())[1], (ROWS,)),
+    "_assert_async.msg": (lambda x: (torch._assert_async(x.max() < 1e9, "large"), x.exp())[1], (ROWS,)),
     "sum.dim_IntList": (lambda x: x.sum(1), (ROWS,)), "sum.default": (lambda x: x.sum(), (ROWS,)),
     "mean.dim": (lambda x: x.mean((0, 1), keepdim=True), (ROWS,)), "mean.default": (lambda x: x.mean(), (ROWS,)),
     "amax.default": (lambda x: x.amax(1), (TIES,)), "amin.default": (lambda x: x.amin(0), (TIES,)),
