@@ -172,9 +172,11 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
 
 def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
     """Whether a kernel that failed may be one of a mode's backward."""
+    own = [step.kernel for backward in mode.backward for step in backward.plan.kernels]
+    if isinstance(failed.cause, NoSkeleton):
+        return any(type(kernel) is failed.cause.kind for kernel in own)
     kernels = [step.kernel for step in failed.steps]
-    return bool(mode.backward) and (not kernels or any(
-        step.kernel in kernels for backward in mode.backward for step in backward.plan.kernels))
+    return bool(own) and (not kernels or any(kernel in kernels for kernel in own))
 
 
 def _without_kind(mode: ModeProgram, lacking: NoSkeleton, device: Device) -> ModeProgram:
