@@ -82,8 +82,9 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     keep: gets the text of each file that passed its check, the last time before it is timed. truths: gets what is found
     out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
-    planned = [with_backward(part, example, device, stages) for mode in modes
-               for part in with_strides_of_eager(problem, mode, example, device, settings)]
+    planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
+    if target != "cuda" or settings.effort != "quick":  # nvcc would take as long again before there is a file
+        planned = [with_backward(part, example, device, stages) for part in planned]
     tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
     truths = truths if truths is not None else Truths(problem.device)
 
