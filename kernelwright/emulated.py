@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -167,9 +166,14 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
 
 
 def _down_to(mode: ModeProgram, reached: StepBack, found: str, device: Device, culprits: Culprits) -> ModeProgram:
-    """The mode with everything given up that a smaller one has: its own steps down to that level."""
-    steps = steps_back(mode.captured, device, f"{REFUSED}: {found}", mode.rewriting, mode.plan,
-                       culprits.like(mode.plan))
-    for step in takewhile(lambda step: step.level <= reached.level, steps):
+    """The mode with everything given up that a smaller one has: its own steps down to that level, or the first one
+    where it knows none of what is at fault."""
+    reason, known = f"{REFUSED}: {found}", culprits.like(mode.plan)
+    level = reached.level if known or not culprits else None
+    for step in steps_back(mode.captured, device, reason, mode.rewriting, mode.plan, known):
+        if level is not None and step.level > level:
+            break
         mode = stepped_back(mode, step, device, found)
+        if level is None:
+            break
     return mode

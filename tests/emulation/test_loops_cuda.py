@@ -487,8 +487,9 @@ def test_scalar_function(name: str, function_library) -> None:
             expected = erfcx(given[0].double())
         same = FUNCTIONS[name].reference(*given, *(e.to(dtype) for e in extra)).double()
         finite = expected.isfinite() & same.isfinite()
-        # PyTorch's gelu cancels in 1 + erf and 1 + tanh.
-        error = (output.double() - expected).abs() / (expected.abs() + (0.1 if "gelu" in name else 0.01))
+        # PyTorch's gelu cancels in 1 + erf and 1 + tanh, and a logarithm of a sum where that is about 1.
+        cancels = "gelu" in name or "logaddexp" in name
+        error = (output.double() - expected).abs() / (expected.abs() + (0.1 if cancels else 0.01))
         assert error[finite].max() <= bound, (name, dtype, error[finite].max())
         odd = ~finite & (same.isnan() | same.isinf())
         agree = (output.double() == same) | (output.isnan() & same.isnan()) | (output.double() == expected)
