@@ -7,6 +7,7 @@ taken (:func:`stepped_back`), or the whole mode is as captured (:func:`original`
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +38,9 @@ from kernelwright.timing.baselines import DIRECT, GRAPH
 
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"
+
+#: Characters of why a mode has no kernels for its backward: each tensor that failed has a sentence of its own.
+_LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,8 @@ class ModeProgram:
         """The mode whose gradients the original computation finds, with a note that says why."""
         if not self.backward:
             return self
-        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {reason.rstrip('.')}."
+        short = textwrap.shorten(reason.rstrip("."), _LONGEST_REASON, placeholder=" ...")
+        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {short}."
         return replace(self, backward=(), notes=(*self.notes, note))
 
 
