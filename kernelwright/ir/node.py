@@ -116,6 +116,9 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     key = (op, tuple(map(id, inputs)), tuple((n, repr(v)) for n, v in pairs))
     found = _interned.get(key)
     if found is not None:
+        where = origin or _origin.get()
+        if where is not None and found.origin is not None and where.file != found.origin.file:
+            found.origin = where  # it was a node of another model's graph, which somebody still holds
         return found
     node = Node.__new__(Node)
     node.op, node.inputs, node.attributes = op, inputs, pairs
