@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,7 +81,6 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
-    gc.collect()  # equal nodes of a graph that nobody holds any more would come back, with lines of another file
     with _threads(settings.threads), _memory_reported(model_or_path), others_kept():
         with stages.stage("load"):
             problem, example = _load(model_or_path, inputs, kwargs, target, settings)

@@ -22,7 +22,7 @@ from kernelwright.codegen.generate import TARGETS
 from kernelwright.emit.program import _torch_lines
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.graph import memory
-from kernelwright.ir.node import constant, make
+from kernelwright.ir.node import Origin, constant, made_for, make
 from kernelwright.problem.outside import read_outside
 
 
@@ -585,3 +585,15 @@ def test_a_bound_of_nan_is_the_result() -> None:
     for function in (lambda m, x, b: torch.clamp(x, min=b), lambda m, x, b: torch.clamp(x, max=b),
                      lambda m, x, b: torch.clamp(x, b, b + 1)):
         check_capture(Of(function), (X, bound))
+
+
+def test_a_node_that_an_earlier_model_left_is_of_the_new_one() -> None:
+    x = make("input", name="x", shape=(2, 3), dtype="float32")
+    with made_for(Origin(file="one.py", line=3, text="x.exp()")):
+        held = make("exp", x)
+    with made_for(Origin(file="two.py", line=7, text="torch.exp(x)")):
+        again = make("exp", x)
+        assert again is held and again.origin == Origin(file="two.py", line=7, text="torch.exp(x)")
+    with made_for(Origin(file="two.py", line=9, text="x.exp()")):  # of one file the first line stays
+        assert make("exp", x).origin.line == 7
+    assert make("exp", x).origin.line == 7
