@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from kernelwright.capture.carried import IN_PLACE
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.codegen.reference.plan import filled
 from kernelwright.device_lock import clock
 from kernelwright.errors import KernelwrightError
@@ -83,7 +84,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
     planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
-    if target != "cuda" or settings.effort != "quick":  # nvcc would take as long again before there is a file
+    if TARGETS[target].on_host or settings.effort != "quick":  # a device's compiler takes as long again before a file
         planned = [with_backward(part, example, device, stages) for part in planned]
     tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
     truths = truths if truths is not None else Truths(problem.device)

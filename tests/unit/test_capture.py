@@ -310,7 +310,7 @@ def test_a_sum_over_one_element_keeps_the_sign_of_a_zero() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e-23])
 def test_an_einsum_is_to_the_bit_what_pytorch_makes_of_it(equation: str, scale: float) -> None:
     """Where no axis is shared and stays it multiplies a batch of one, which adds in another order than matrices alone:
-    of terms too small for their type even the sign is another."""
+    of terms too small for their type even the sign is another. So may a transposed product, on some processors."""
     sizes = {letter: 2 + size % 17 for size, letter in enumerate(sorted(set(equation) - set(",->")), start=14)}
     inputs = [normal(*(sizes[c] for c in term)).float() * scale for term in equation.split("->")[0].split(",")]
     model = Of(lambda m, x, y: torch.einsum(equation, x, y))

@@ -97,15 +97,21 @@ def _einsum(a: Arguments) -> Node:
     for first, second in zip(path[::2], path[1::2], strict=True):
         pair = rest[first], rest[second]
         rest = [part for n, part in enumerate(rest) if n not in (first, second)]
-        wanted = "".join(dict.fromkeys(c for term, _ in pair for c in term
-                                       if c in result or any(c in other for other, _ in rest))) if rest else result
+        kept = {c for term, _ in pair for c in term if c in result or any(c in other for other, _ in rest)}
+        wanted = "".join(c for c in result if c in kept) + "".join(sorted(kept - set(result)))  # as PyTorch has axes
         rest.insert(len(rest) if given else 0, (wanted, _product_of_two(*pair, wanted, sizes)))
     return rest[0][1]
 
 
 def _product_of_two(one: tuple[str, Node], other: tuple[str, Node], result: str, sizes: dict[str, int]) -> Node:
     """An einsum of two operands, each with its letters, as one batched matrix product, of a batch of one where they
-    share no axis that stays, with axes in its order."""
+    share no axis that stays, with axes in its order. Where all axes of the right operand alone come before those of the
+    left one it multiplies the other way round (sumproduct_pair in ATen/native/Linear.cpp), as libraries may add the
+    terms of a transposed product in another order."""
+    of_right = [at for at, c in enumerate(result) if c not in one[0] or sizes[c] == 1]
+    of_left = [at for at, c in enumerate(result) if c not in other[0] and sizes[c] > 1]
+    if of_left and of_right and of_right[-1] < of_left[0]:
+        one, other = other, one
     (left, _), (right, _) = one, other
     batch = [c for c in result if c in left and c in right]
     summed = sorted(c for c in left if c in right and c not in result)
