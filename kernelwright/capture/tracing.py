@@ -214,12 +214,16 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
             setattr(torch, name, function)
 
 
+#: Packages without such a function of their own: those that know nothing of PyTorch are many and large.
+_NEVER_ASK = sys.stdlib_module_names | {"torch", "numpy", "sympy", "mpmath", "networkx"}
+
+
 def bound_questions() -> bool:
     """Whether a module of the user's has a function that tells the gradient mode under a name of its own, where nothing
     notes that it is asked."""
     asked = {id(getattr(torch, name)) for name in _GRADIENT_QUESTIONS}
     return any(not asked.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values())))
-               for name, module in list(sys.modules.items()) if name.split(".")[0] != "torch")
+               for name, module in list(sys.modules.items()) if name.split(".")[0] not in _NEVER_ASK)
 
 
 def is_of_model(frame: FrameType) -> bool:

@@ -27,38 +27,40 @@ _KEPT = 16
 
 @lru_cache(_KEPT)
 def _folded(text: str, known: tuple[tuple[str, bool], ...]) -> str:
-    conditions = dict(known)
-    while edits := list(_folds(ast.parse(text), conditions)):
-        lines = text.split("\n")
-        for node, value in sorted(edits, key=lambda edit: edit[0].lineno, reverse=True):
-            lines = _with_branch(lines, node, value)
-        text = "\n".join(lines)
-    return text
+    given = text.split("\n")
+    lines: list[str | None] = [*given]
+    emptied = []
+    for node, value in _folds(ast.parse(text), dict(known)):
+        branch = node.body if value else node.orelse
+        end = node.end_lineno or node.lineno
+        kept = range(0)
+        if branch:
+            kept = range(node.lineno if value else _else_line(given, node), branch[-1].end_lineno or end)
+            more = branch[0].col_offset - node.col_offset
+            for at in kept:
+                line = lines[at] or ""
+                lines[at] = line[more:] if not line[:more].strip() else line
+        else:
+            emptied.append((node.lineno - 1, end))
+        for at in {*range(node.lineno - 1, end)} - {*kept}:
+            lines[at] = None
+    for start, end in emptied:  # of two blank lines around what went, such as those of a method, one goes, too
+        before = next((line for line in reversed(lines[:start]) if line is not None), None)
+        after = next((at for at in range(end, len(lines)) if lines[at] is not None), None)
+        if before == "" and after is not None and lines[after] == "":
+            lines[after] = None
+    return "\n".join(line for line in lines if line is not None)
 
 
 def _folds(node: ast.AST, conditions: Mapping[str, bool]) -> Iterator[tuple[ast.If, bool]]:
-    """The outermost statements that have a branch that holds, with the condition's value: what stands in the branch is
-    looked at when that has taken the statement's place."""
+    """The statements that have a branch that holds, with the condition's value; each before those in its branch."""
     if isinstance(node, ast.If) and (value := _value(node.test, conditions)) is not None:
         yield node, value
+        for child in node.body if value else node.orelse:
+            yield from _folds(child, conditions)
     elif isinstance(node, (ast.stmt, ast.Module, ast.excepthandler)):
         for child in ast.iter_child_nodes(node):
             yield from _folds(child, conditions)
-
-
-def _with_branch(lines: list[str], node: ast.If, value: bool) -> list[str]:
-    """The lines with the branch that holds in place of a statement."""
-    branch = node.body if value else node.orelse
-    kept: list[str] = []
-    if branch:
-        start = node.lineno if value else _else_line(lines, node)
-        inner = lines[start:branch[-1].end_lineno]
-        more = branch[0].col_offset - node.col_offset
-        kept = [line[more:] if not line[:more].strip() else line for line in inner]
-    before, after = lines[:node.lineno - 1], lines[node.end_lineno:]
-    if not kept and before and after and not before[-1] and not after[0]:
-        after = after[1:]  # the blank line behind a method
-    return [*before, *kept, *after]
 
 
 def _else_line(lines: list[str], node: ast.If) -> int:

@@ -19,11 +19,12 @@ clocks.drop_nothing()
 
 def drop_nothing() -> pytest.MonkeyPatch:
     """No program and no kernel goes back to PyTorch for what it takes, and no clock looks whether the machine is busy.
-    So few rounds do for times. Until the patch that is given back is undone."""
+    So few rounds do for times, and caches need not be cold. Until the patch that is given back is undone."""
     patch = pytest.MonkeyPatch()
     patch.setattr("kernelwright.timing.processor.waits", dict)
     patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     patch.setattr("kernelwright.training.loses", lambda entries: False)
     patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
     patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
+    patch.setattr("kernelwright.timing.clock.flush_bytes", lambda: 4096)
     return patch

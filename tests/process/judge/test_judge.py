@@ -188,7 +188,7 @@ def test_the_seven_solutions(tmp_path, capfd):
     place = tmp_path / "task"
     shutil.copytree(SEVEN, place)
     arguments = ["judge", str(place / "model.py"), *(str(f) for f in sorted(place.glob("solution_*.py"))), "--tiny",
-                 "--target", "cpp", "--effort", "quick", "--no-time", "--json", "--quiet"]
+                 "--target", "cpp", "--effort", "quick", "--no-time", "--json", "--quiet", "--limit", "1200"]
     assert cli.run(arguments) == 1
     candidates = json.loads(capfd.readouterr().out)["candidates"]
     expected = ["BUILD-EMPTY", "BUILD-EMPTY", "BUILD-SYNTAX", "BUILD-SYNTAX", "BUILD-SYNTAX", "BUILD-NO-CLASS",
