@@ -215,7 +215,7 @@ def modes_asked(model: torch.nn.Module, found: Questions) -> Iterator[None]:
 
 
 #: Packages without such a function of their own: those that know nothing of PyTorch are many and large.
-_NEVER_ASK = sys.stdlib_module_names | {"torch", "numpy", "sympy", "mpmath", "networkx"}
+_NEVER_ASK = sys.stdlib_module_names | {"kernelwright", "torch", "numpy", "sympy", "mpmath", "networkx"}
 
 
 def bound_questions() -> bool:
