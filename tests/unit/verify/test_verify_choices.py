@@ -123,7 +123,7 @@ def cancelling(seed: int) -> list[torch.Tensor]:
     lambda total: total.clamp(-1, 1)])
 def test_what_is_left_of_terms_that_cancel_is_rounding(after):
     """No error of another row tells by how much, nor whether eager and float64 are on one side of zero."""
-    trials = tuple(TrialPlan(seed, "as given", False) for seed in range(24))
+    trials = tuple(TrialPlan(seed, "as given", False) for seed in range(10))
 
     def found(candidate: Callable[..., object]) -> Certificate:
         plan = Plan(trials=trials, repeats=0, poison=False)
