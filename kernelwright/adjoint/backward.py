@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
+from kernelwright.adjoint.called import as_called
 from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import check_known
 from kernelwright.adjoint.table import FLOATS, NoAdjoint
@@ -49,6 +50,7 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     no kernel is made.
     """
     check_known(captured.calls)
+    captured = as_called(captured)
     if captured.asks or captured.carried or captured.left:
         raise NoAdjoint("what a call keeps, or asks of gradients, has no backward of kernels")
     of, wanted = _reaching(captured)

@@ -28,7 +28,7 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
-from kernelwright.capture.nodes import item_of, operand_of, operator_of
+from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
@@ -82,7 +82,7 @@ class Converter:
         self.outside = outside
         self.file = file
         self.carried = beside_inputs(program, carried)
-        self.first_paths = {module: path for path, module in model.named_modules()}
+        self.first_name = first_names(model)
         self.values: dict[torch.fx.Node, Any] = {}
         self.lasting: list[Node] = []  # calls that change something beside what they give
         self.group: dict[torch.fx.Node, int] = {}  # values that share memory have the same group
@@ -185,7 +185,7 @@ class Converter:
         for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 assert spec.target is not None  # the buffer
-                self.updates[self._first_name(spec.target)] = self.values[result]
+                self.updates[self.first_name(spec.target)] = self.values[result]
             elif spec.kind == OutputKind.USER_INPUT_MUTATION and spec.target in self.carried:
                 self.updates[self.carried[spec.target]] = self.values[result]
             elif spec.kind == OutputKind.USER_OUTPUT:
@@ -193,11 +193,6 @@ class Converter:
             else:
                 raise NotCapturable(f"it changes {spec.target} in place")
         return kept
-
-    def _first_name(self, name: str) -> str:
-        """The name of a parameter or buffer by the first path of its module, which may stand in several places."""
-        path, _, own = name.rpartition(".")
-        return f"{self.first_paths[self.model.get_submodule(path)]}.{own}".lstrip(".")
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
         value: Any = node.meta.get("val")
@@ -216,9 +211,9 @@ class Converter:
             inputs.append(leaf)
         elif spec.kind == InputKind.PARAMETER:
             self.fixed[self.group[node]] = "a parameter"
-            leaf = leaf_of("parameter", self._first_name(spec.target), value)
+            leaf = leaf_of("parameter", self.first_name(spec.target), value)
         elif spec.kind == InputKind.BUFFER:
-            name = self.buffers[self.group[node]] = self._first_name(spec.target)
+            name = self.buffers[self.group[node]] = self.first_name(spec.target)
             leaf = leaf_of("buffer", name, value)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             tensor = self.program.constants[spec.target]
