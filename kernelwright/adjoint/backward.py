@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
-from kernelwright.adjoint.called import as_called
+from kernelwright.adjoint.called import as_called, detached_as_is
 from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import check_known
 from kernelwright.adjoint.table import FLOATS, NoAdjoint
@@ -71,7 +71,7 @@ def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, devic
     """The kernels of gradients of a graph that was made of a captured one. Raises NoAdjoint."""
     if set(found.gives) != wanted:
         raise NoAdjoint("gradients reach other tensors than operators show")
-    found = replace(found, graph=_apart(found.graph))
+    found = replace(found, graph=_apart(detached_as_is(found.graph)))
     rewriting = rewrite(found.graph, device, dropped)
     plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart)
     updated = {effect.name for effect in captured.effects}

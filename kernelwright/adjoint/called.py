@@ -27,8 +27,10 @@ _SHARING = {"amax": frozenset(("amax.default", "max.default")), "amin": frozense
 
 
 def as_called(graph: Graph) -> Graph:
-    """The captured graph with the derivatives of the operators that were called. Raises NoAdjoint where it holds both
-    an operator and another one of the same values."""
+    """The captured graph with the derivatives of the operators that were called, and with nodes for what is detached
+    (`detached_as_is`). Raises NoAdjoint where it holds both an operator and another one of the same values."""
+    if graph.detaching is not None:
+        graph = replace(graph, outputs=graph.detaching.outputs)
     calls = {name.replace("_.", ".") for name in graph.calls}
     turned: dict[str, Callable[[Node], Node]] = {}
     if STOPPING & calls:
@@ -45,6 +47,16 @@ def as_called(graph: Graph) -> Graph:
         with made_for(node.origin):
             own = rebuild(node, tuple(found[i] for i in node.inputs))
             found[node] = turned[own.op](own) if own.op in turned else own
+    return replace(graph, outputs=tuple(found[n] for n in graph.outputs))
+
+
+def detached_as_is(graph: Graph) -> Graph:
+    """A graph of gradients, for which detached tensors are the tensors that they are."""
+    found: dict[Node, Node] = {}
+    for node in walk(graph.outputs):
+        own = tuple(found[i] for i in node.inputs)
+        with made_for(node.origin):
+            found[node] = own[0] if node.op == "detached" else rebuild(node, own)
     return replace(graph, outputs=tuple(found[n] for n in graph.outputs))
 
 

@@ -5,10 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelwright.adjoint.table import NoAdjoint, add, adjoint, apply, div, mul, neg, sub, summed_to, where
+from kernelwright.adjoint.table import (
+    OPAQUE,
+    NoAdjoint,
+    add,
+    adjoint,
+    apply,
+    call,
+    div,
+    mul,
+    neg,
+    sub,
+    summed_to,
+    where,
+)
 from kernelwright.algebra.build import NARROW
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
+from kernelwright.ir.ops.leaves import fill
 
 Found = Sequence[Node | None]
 
@@ -87,3 +101,23 @@ def _soft_margin(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     z = apply("exp", mul(neg(t), x))
     found = mul(div(mul(neg(t), z), add(z, 1.0)), _shared(_wide(g), node["reduction"], x.size))
     return cast(found, node.inputs[0].dtype), None
+
+
+def _all_pairs(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    """Distances of all pairs of rows, by PyTorch's own backward of either operand."""
+    template = node["template"]
+    x, y = fill(template[:2], node.inputs)
+    order = dict(node["keywords"]).get("p", template[2] if len(template) > 2 else 2.0)
+    if x.shape[:-2] != y.shape[:-2] or x.dtype not in ("float32", "float64"):
+        raise NoAdjoint("distances of pairs whose batches are broadcast, or in 16 bits")
+    found: dict[Node, Node] = {}
+    for own, other, turns in ((x, y, False), (y, x, True)):
+        given, distances = (make("contiguous", n, axes=(*range(n.rank - 2), n.rank - 1, n.rank - 2)) if turns else n
+                            for n in (g, node))
+        term = call("aten._cdist_backward.default", (given, own, other, distances), (
+            ("input", 0), ("input", 1), ("input", 2), float(order), ("input", 3)), own.shape, own.dtype)
+        found[own] = add(found[own], term) if own in found else term  # the two may be one tensor
+    return [found[i] if want else None for i, want in zip(node.inputs, wanted, strict=True)]
+
+
+OPAQUE["aten.cdist.default"] = _all_pairs

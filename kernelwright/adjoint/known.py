@@ -65,7 +65,8 @@ _LOOKUPS = ("embedding.default", "index_select.default", "index.Tensor", "gather
 _LOSSES = ("mse_loss.default", "l1_loss.default", "smooth_l1_loss.default", "huber_loss.default",
            "binary_cross_entropy_with_logits.default", "cross_entropy_loss.default", "nll_loss.default",
            "nll_loss_nd.default", "nll_loss2d.default", "binary_cross_entropy.default", "kl_div.default",
-           "cosine_similarity.default", "pairwise_distance.default", "triplet_margin_loss.default",
+           "cosine_similarity.default", "cdist.default", "pairwise_distance.default",
+           "triplet_margin_loss.default",
            "margin_ranking_loss.default", "hinge_embedding_loss.default", "cosine_embedding_loss.default",
            "soft_margin_loss.default", "poisson_nll_loss.default")
 

@@ -111,6 +111,11 @@ def _opaque(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 OPAQUE["aten.clone.default"] = lambda node, g, wanted: (g,)
 
 
+@adjoint("detached")
+def _detached(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    return (None,)
+
+
 @adjoint("cast")
 def _cast(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     return (cast(g, node.inputs[0].dtype),)

@@ -76,8 +76,10 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside, carried: Sequence[str] = ()) -> None:
+                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False) -> None:
+        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it."""
         self.program = program
+        self.marks_detached = marks_detached
         self.model = model
         self.outside = outside
         self.file = file
@@ -307,6 +309,8 @@ class Converter:
         return len(self.group) + len(self.values)
 
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
+        if self.marks_detached and target == "detach.default":
+            return make("detached", arguments["self"], origin=origin)
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
@@ -355,6 +359,9 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
+        if self.marks_detached and any(member.target is torch.ops.aten.detach.default
+                                       for member in self.members[group]):
+            raise NotCapturable(f"{target} writes into memory that gradients see, and through a name that they do not")
         name = target.split(".")[0]
         old = self.values[changed]
         if name == "copy_":

@@ -156,11 +156,23 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
-    graph = Converter(program, work, file, outside, tuple(carried.tensors)).graph(
-        structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
-        left=left_in, containers=containers)
+
+    def converted(*, marks_detached: bool) -> Graph:
+        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached).graph(
+            structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
+            left=left_in, containers=containers)
+
+    graph = converted(marks_detached=False)
+    if DETACH in called:
+        with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation
+            graph = replace(graph, detaching=converted(marks_detached=True))
+            called.discard(DETACH)
     return replace(graph, calls=frozenset(called | questions.gradients_changed),
                    decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
+
+
+#: What has its own graph for gradients (`Graph.detaching`).
+DETACH = "detach.default"
 
 
 def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
