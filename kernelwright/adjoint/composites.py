@@ -4,9 +4,11 @@ whose derivative is PyTorch's, at kinks, too."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
-from kernelwright.algebra.build import reduce, reshape
+from kernelwright.algebra.build import NARROW, reduce, reshape
+from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, constant, make
 from kernelwright.plan.lowering import losses
 from kernelwright.plan.lowering.attention import ATTENTION, operands_of
@@ -43,10 +45,15 @@ def _triplet_margin(node: Node) -> Node:
 
 
 def _attention(node: Node) -> Node | None:
-    """Products and a softmax. Rows in which a mask leaves nothing are zero, and so are their gradients."""
+    """Products and a softmax, those of 16 bits in float32. Rows in which a mask leaves nothing are zero, and so are
+    their gradients."""
     given = operands_of(node) if node["target"] == ATTENTION else None
-    if given is None or any(n.dtype not in ("float32", "float64") for n in (given.query, given.key, given.value)):
+    if given is None:
         return None
+    query, key, value = (cast(n, "float32") if n.dtype in NARROW else n for n in (given.query, given.key, given.value))
+    mask = given.mask
+    given = replace(given, query=query, key=key, value=value,
+                    mask=cast(mask, "float32") if mask is not None and mask.dtype in NARROW else mask)
     score = given.score()
     if given.causal:
         rows, columns = (reshape(make("places", count=score.shape[a]),
@@ -54,10 +61,12 @@ def _attention(node: Node) -> Node | None:
                          for a in (score.rank - 2, score.rank - 1))
         score = make("where", make("ge", rows, columns), score, constant(-inf))
     if given.mask is None:
-        return make("matmul", make("softmax", score, axis=score.rank - 1), given.value)
-    is_empty = make("eq", reduce("amax", score, (score.rank - 1,)), constant(-inf))
-    weights = make("softmax", make("where", is_empty, constant(0.0), score), axis=score.rank - 1)
-    return make("matmul", make("where", is_empty, constant(0.0), weights), given.value)
+        weights = make("softmax", score, axis=score.rank - 1)
+    else:
+        is_empty = make("eq", reduce("amax", score, (score.rank - 1,)), constant(-inf))
+        weights = make("softmax", make("where", is_empty, constant(0.0), score), axis=score.rank - 1)
+        weights = make("where", is_empty, constant(0.0), weights)
+    return cast(make("matmul", weights, given.value), node.dtype)
 
 
 #: Calls that give elements of their operand and then the numbers that these have along an axis, the argument of this

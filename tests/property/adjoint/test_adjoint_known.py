@@ -279,7 +279,8 @@ CASES: dict[str, Case] = {
         lambda q, k, v, mask: F.scaled_dot_product_attention(q, k, v, mask) + F.scaled_dot_product_attention(
             q, k, v, mask.double() - 0.5, scale=0.3),
         (IMAGE[:, :, :4].contiguous(), IMAGE, IMAGE.exp(), MASK)),
-    "embedding.default": (lambda w, i: F.embedding(i, w, padding_idx=2) * F.embedding(i, w), (ROWS, PLACES)),
+    "embedding.default": (lambda w, i: F.embedding(i, w, padding_idx=-2) * F.embedding(i, w)
+                          + F.embedding(i, w, scale_grad_by_freq=True), (ROWS, PLACES)),
     "index_select.default": (lambda x, i: x.index_select(1, i.flatten()), (ROWS, PLACES)),
     "index.Tensor": (lambda x, i: x[:, i] + x[i, i - 4].unsqueeze(0), (MATRIX[:4, :4].contiguous(), PLACES)),
     "gather.default": (lambda x, i: x.gather(1, i) + x.gather(1, i[:, 1:2]), (MATRIX[:2].contiguous(), PLACES)),
@@ -370,6 +371,29 @@ def test_known_operators_have_the_derivatives_of_their_graphs(name):
         torch.testing.assert_close(value, right, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_attention_of_any_type(dtype, causal):
+    """Causal and with fewer heads of keys; what is of 16 bits is computed in float32."""
+    torch.manual_seed(0)
+    query, *rest = (torch.randn(2, heads, 5, 8).to(dtype) for heads in (4, 2, 2))
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    graph = capture(Of(attend), [query, *rest], recording=True)
+    found = gradients(graph, (0,), range(3))
+    g = torch.randn(query.shape).to(dtype)
+    names = [i["name"] for i in found.graph.inputs if i is not None]
+    own = evaluate(found.graph.outputs, dict(zip(names, (query, *rest, g), strict=True)))
+    exact = [x.double().requires_grad_() for x in (query, *rest)]
+    expected = torch.autograd.grad(attend(*exact), exact, g.double())
+    for value, right in zip(own, expected, strict=True):
+        assert value.dtype is dtype
+        scale = float(right.abs().max())
+        torch.testing.assert_close(value.double(), right, rtol=0.0, atol=4 * torch.finfo(dtype).eps * scale)
+
+
 def _written(x: torch.Tensor) -> torch.Tensor:
     y = x * 3.0
     y.mul_(2.0).relu_()
@@ -452,7 +476,7 @@ def test_no_gradient_goes_through_what_is_detached(function):
 @pytest.mark.parametrize("function", [lambda x: F.hardtanh(x) + x.clamp(-1, 1),
                                       lambda x: F.relu6(x) * x.clamp_min(0.5),
                                       _written_detached, lambda x: x.sin().detach_() * x, _no_grad, _hooked,
-                                      Straight.apply,
+                                      Straight.apply, lambda x: F.embedding(torch.arange(4), x, sparse=True),
                                       lambda x: Straight.apply(x), lambda x: x.max(1, True).values * x.amax(0),
                                       lambda x: x.min(1, True).values * x.min()])
 def test_what_changes_gradients_is_not_known(function):
