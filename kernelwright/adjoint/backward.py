@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, replace
 
+from kernelwright.adjoint.called import as_called, detached_as_is
 from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import check_known
 from kernelwright.adjoint.table import FLOATS, NoAdjoint
@@ -49,6 +50,7 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     no kernel is made.
     """
     check_known(captured.calls)
+    captured = as_called(captured)
     if captured.asks or captured.carried or captured.left:
         raise NoAdjoint("what a call keeps, or asks of gradients, has no backward of kernels")
     of, wanted = _reaching(captured)
@@ -69,7 +71,7 @@ def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, devic
     """The kernels of gradients of a graph that was made of a captured one. Raises NoAdjoint."""
     if set(found.gives) != wanted:
         raise NoAdjoint("gradients reach other tensors than operators show")
-    found = replace(found, graph=_apart(found.graph))
+    found = replace(found, graph=_apart(detached_as_is(found.graph)))
     rewriting = rewrite(found.graph, device, dropped)
     plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart)
     updated = {effect.name for effect in captured.effects}

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelwright.adjoint import bounded_losses, linear, moves, pointwise, reductions  # noqa: F401  (fills the table)
+from kernelwright.adjoint import (  # noqa: F401  (fills the table)
+    bounded_losses,
+    distances,
+    linear,
+    lookups,
+    moves,
+    pointwise,
+    reductions,
+)
 from kernelwright.adjoint.composites import FORMS, form_of
 from kernelwright.adjoint.table import ADJOINTS, FLOATS, NoAdjoint, add, named
 from kernelwright.ir.graph import Given, Graph, in_own_order

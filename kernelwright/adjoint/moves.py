@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelwright.adjoint.table import NoAdjoint, adjoint, named, summed_to
+from kernelwright.adjoint.table import OPAQUE, NoAdjoint, adjoint, named, summed_to
 from kernelwright.algebra.build import reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
@@ -99,11 +99,21 @@ def _upsample_nearest(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 
 @adjoint("opaque")
-def _copied(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """A copy, which eager's results are where they would share memory; no other call is known."""
-    if node["target"] != "aten.clone.default":
+def _opaque(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    """A call that stays one."""
+    rule = OPAQUE.get(node["target"])
+    if rule is None:
         raise NoAdjoint(named(node))
-    return (g,)
+    return rule(node, g, wanted)
+
+
+#: A copy, which eager's results are where they would share memory.
+OPAQUE["aten.clone.default"] = lambda node, g, wanted: (g,)
+
+
+@adjoint("detached")
+def _detached(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    return (None,)
 
 
 @adjoint("cast")

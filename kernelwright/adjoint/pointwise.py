@@ -6,16 +6,18 @@ What PyTorch computes of 16-bit values it computes in float32 and rounds once: s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log, pi, sqrt
+from math import log, nan, pi, sqrt
 
 from kernelwright.adjoint.table import (
     ADJOINTS,
     FLOATS,
+    NoAdjoint,
     Operand,
     add,
     apply,
     div,
     mul,
+    named,
     neg,
     sub,
     summed_to,
@@ -120,6 +122,29 @@ def _hardswish(g: Node, y: Node, x: Node) -> Node:
     return where(apply("le", x, -3.0), 0.0, where(apply("lt", x, 3.0), slope, g))
 
 
+def _none(y: Node) -> Sequence[Node]:
+    raise NoAdjoint(named(y))
+
+
+def _by_logarithm(g: Node, a: Operand, b: Operand) -> Sequence[Node | None]:
+    """log b, and zero where a is and b is not above zero; a / b."""
+    by_factor = None
+    if isinstance(a, Node):
+        logarithm = apply("log", b) if isinstance(b, Node) else log(b) if b > 0 else 0.0 if b == 0 else nan
+        at_most = apply("le", b, 0.0) if isinstance(b, Node) else b <= 0
+        if isinstance(at_most, Node):
+            logarithm = where(apply("logical_and", apply("eq", a, 0.0), at_most), 0.0, logarithm)
+        by_factor = mul(g, logarithm)
+    return by_factor, div(mul(g, a), b) if isinstance(b, Node) else None
+
+
+def _angle(g: Node, a: Node, b: Node) -> Sequence[Node]:
+    """b g / (a^2 + b^2) and -a g / (a^2 + b^2), and zero where both are."""
+    length = add(_squared(a), _squared(b))
+    share = where(apply("eq", length, 0.0), 0.0, div(g, length))
+    return mul(share, b), mul(share, neg(a))
+
+
 def _between(x: Node, low: Operand, high: Operand) -> Node:
     return apply("logical_and", apply("gt", x, low), apply("lt", x, high))
 
@@ -150,6 +175,12 @@ _TERMS: dict[str, Terms] = {
     "maximum": _extremum(larger=True), "minimum": _extremum(larger=False),
     "fmax": _number(larger=True), "fmin": _number(larger=False),
     "hypot": lambda g, y, a, b: (mul(g, div(a, y)), mul(g, div(b, y))),
+    "atan2": lambda g, y, a, b: _angle(g, a, b),
+    "logaddexp": lambda g, y, a, b: (div(g, add(1.0, apply("exp", sub(b, a)))),
+                                     div(g, add(1.0, apply("exp", sub(a, b))))),
+    "logaddexp2": lambda g, y, a, b: (div(g, add(1.0, apply("exp", mul(sub(b, a), log(2.0))))),
+                                      div(g, add(1.0, apply("exp", mul(sub(a, b), log(2.0)))))),
+    "xlogy": lambda g, y, a, b: _by_logarithm(g, a, b),
     "exp": _one(lambda g, y, x: mul(g, y)),
     "expm1": _one(lambda g, y, x: mul(g, add(y, 1.0))),
     "log": _one(lambda g, y, x: div(g, x)),
@@ -190,6 +221,9 @@ _TERMS: dict[str, Terms] = {
     "clamp_min": lambda g, y, x, low: (where(apply("ge", x, low), g, 0.0),),
     "clamp_max": lambda g, y, x, high: (where(apply("le", x, high), g, 0.0),),
     "where": lambda g, y, condition, a, b: (None, where(condition, g, 0.0), where(condition, 0.0, g)),
+    # By a number alone: PyTorch has the derivative of a divisor by other formulas.
+    "fmod": lambda g, y, x, divisor: (g,) if not isinstance(divisor, Node) else _none(y),
+    "remainder": lambda g, y, x, divisor: (g,) if not isinstance(divisor, Node) else _none(y),
     "nan_to_num": _passes(lambda x: apply("isfinite", x)),
     **{name: _one(lambda g, y, x: zeros(g)) for name in STEPS},
 }

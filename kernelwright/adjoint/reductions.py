@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from kernelwright.adjoint.table import (
     NoAdjoint,
@@ -11,6 +11,7 @@ from kernelwright.adjoint.table import (
     adjoint,
     apply,
     broadcast,
+    call,
     div,
     kept,
     mul,
@@ -97,12 +98,15 @@ def _log_softmax(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 @adjoint("vector_norm")
 def _vector_norm(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """g x / |x|, and zero where all is zero; g sign(x) of the sum of magnitudes."""
+    """g x / |x|, and zero where all is zero; g sign(x) of the sum of magnitudes, and of the largest an even share."""
     x, norm, g = _wide(node.inputs[0]), _wide(kept(node, node)), _wide(kept(g, node))
     if node["ord"] == 2:
         found = mul(x, where(apply("eq", norm, 0.0), 0.0, div(g, norm)))
     elif node["ord"] == 1:
         found = mul(apply("sign", x), g)
+    elif node["ord"] == inf:
+        is_there = cast(apply("eq", apply("abs", x), norm), x.dtype)
+        found = mul(mul(apply("sign", x), is_there), div(g, reduce("sum", is_there, node["axes"])))
     else:
         raise NoAdjoint(f"a norm of order {node['ord']}")
     return (cast(found, node.inputs[0].dtype),)
@@ -113,6 +117,40 @@ def _cumsum(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     """The sums from the other end."""
     return (make("cumsum", g, axis=node["axis"], reverse=not node.get("reverse", False),
                  exclusive=node.get("exclusive", False)),)
+
+
+@adjoint("prod")
+def _prod(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    """g y / x, and where x is zero g times the product of the others."""
+    x, = node.inputs
+    if x.dtype != node.dtype:
+        raise NoAdjoint("a product into another type")
+    axes = tuple(a for a in node["axes"] if x.shape[a] != 1)
+    shape = tuple(1 if a in node["axes"] else s for a, s in enumerate(x.shape))
+    g, y = (reshape(n, shape) for n in (g, node))
+    if not axes:
+        return (broadcast(g, x.shape),)
+    if len(axes) > 1:
+        if len(axes) < sum(s != 1 for s in x.shape):
+            raise NoAdjoint("products along several axes, and not along all")
+        row = reshape(x, (x.size,))
+        return (reshape(_of_products(row, 0, *(reshape(n, (1,)) for n in (g, y))), x.shape),)
+    return (_of_products(x, axes[0], g, y),)
+
+
+def _of_products(x: Node, axis: int, g: Node, y: Node) -> Node:
+    before, after = (make("cumprod", x, axis=axis, reverse=reverse, exclusive=True) for reverse in (False, True))
+    return where(apply("eq", x, 0.0), mul(g, mul(before, after)), div(mul(g, y), x))
+
+
+@adjoint("cumprod")
+def _cumprod(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    """By PyTorch's own formula, which has a form of its own for zeros."""
+    if node.get("reverse") or node.get("exclusive"):
+        raise NoAdjoint("running products from the other end, or of those before")
+    x, = node.inputs
+    return (call("aten.cumprod_backward.default", (g, x, node),
+                 (("input", 0), ("input", 1), node["axis"], ("input", 2)), x.shape, x.dtype),)
 
 
 # Norms: y = (x - m) r w + b, r = 1 / sqrt(v + eps), over some axes of x --------------------------------------------

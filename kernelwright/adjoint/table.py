@@ -29,6 +29,8 @@ def named(node: Node) -> str:
 #: and types; None of an input that gets none, or is not wanted.
 Adjoint = Callable[[Node, Node, Sequence[bool]], Sequence[Node | None]]
 ADJOINTS: dict[str, Adjoint] = {}
+#: Of calls of PyTorch's own operators, by their targets.
+OPAQUE: dict[str, Adjoint] = {}
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -116,6 +118,6 @@ def calls(target: str, inputs: Sequence[Node], template: tuple, like: Sequence[t
             for index, kind in enumerate(like)]
 
 
-def listed(values: Sequence[int | bool]) -> tuple:
+def listed(values: Sequence[int | bool | tuple | None]) -> tuple:
     """A list in a template."""
     return ("list", *values)

@@ -28,7 +28,7 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
-from kernelwright.capture.nodes import item_of, operand_of, operator_of
+from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
@@ -76,13 +76,15 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside, carried: Sequence[str] = ()) -> None:
+                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False) -> None:
+        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it."""
         self.program = program
+        self.marks_detached = marks_detached
         self.model = model
         self.outside = outside
         self.file = file
         self.carried = beside_inputs(program, carried)
-        self.first_paths = {module: path for path, module in model.named_modules()}
+        self.first_name = first_names(model)
         self.values: dict[torch.fx.Node, Any] = {}
         self.lasting: list[Node] = []  # calls that change something beside what they give
         self.group: dict[torch.fx.Node, int] = {}  # values that share memory have the same group
@@ -185,7 +187,7 @@ class Converter:
         for result, spec in zip(results, self.program.graph_signature.output_specs, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 assert spec.target is not None  # the buffer
-                self.updates[self._first_name(spec.target)] = self.values[result]
+                self.updates[self.first_name(spec.target)] = self.values[result]
             elif spec.kind == OutputKind.USER_INPUT_MUTATION and spec.target in self.carried:
                 self.updates[self.carried[spec.target]] = self.values[result]
             elif spec.kind == OutputKind.USER_OUTPUT:
@@ -193,11 +195,6 @@ class Converter:
             else:
                 raise NotCapturable(f"it changes {spec.target} in place")
         return kept
-
-    def _first_name(self, name: str) -> str:
-        """The name of a parameter or buffer by the first path of its module, which may stand in several places."""
-        path, _, own = name.rpartition(".")
-        return f"{self.first_paths[self.model.get_submodule(path)]}.{own}".lstrip(".")
 
     def _placeholder(self, node: torch.fx.Node, spec: Any, inputs: list[Node | None]) -> None:
         value: Any = node.meta.get("val")
@@ -216,9 +213,9 @@ class Converter:
             inputs.append(leaf)
         elif spec.kind == InputKind.PARAMETER:
             self.fixed[self.group[node]] = "a parameter"
-            leaf = leaf_of("parameter", self._first_name(spec.target), value)
+            leaf = leaf_of("parameter", self.first_name(spec.target), value)
         elif spec.kind == InputKind.BUFFER:
-            name = self.buffers[self.group[node]] = self._first_name(spec.target)
+            name = self.buffers[self.group[node]] = self.first_name(spec.target)
             leaf = leaf_of("buffer", name, value)
         elif spec.kind == InputKind.CONSTANT_TENSOR:
             tensor = self.program.constants[spec.target]
@@ -312,6 +309,8 @@ class Converter:
         return len(self.group) + len(self.values)
 
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
+        if self.marks_detached and target == "detach.default":
+            return make("detached", arguments["self"], origin=origin)
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
@@ -360,6 +359,9 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
+        if self.marks_detached and any(member.target is torch.ops.aten.detach.default
+                                       for member in self.members[group]):
+            raise NotCapturable(f"{target} writes into memory that gradients see, and through a name that they do not")
         name = target.split(".")[0]
         old = self.values[changed]
         if name == "copy_":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
 from kernelwright import errors
 from kernelwright.capture import tracing, values_asked
@@ -112,7 +112,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             if changes_gradient_mode(traced):
                 questions.gradients_changed.add("set_grad_enabled")
             program = without_scopes(traced)
-            called = {str(n.target).removeprefix("aten.") for n in program.graph.nodes if n.op == "call_function"}
+            called = _called_with_gradients(program)
     except Exception as error:
         place = module_of(error, work)
         if "assigned during export" in str(error) and check_state is not None:
@@ -156,11 +156,37 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     if observed is not None and any(OTHERS in result.reaches for result in observed):
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
-    graph = Converter(program, work, file, outside, tuple(carried.tensors)).graph(
-        structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
-        left=left_in, containers=containers)
+
+    def converted(*, marks_detached: bool) -> Graph:
+        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached).graph(
+            structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
+            left=left_in, containers=containers)
+
+    graph = converted(marks_detached=False)
+    if DETACH in called:
+        with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation
+            graph = replace(graph, detaching=converted(marks_detached=True))
+            called.discard(DETACH)
     return replace(graph, calls=frozenset(called | questions.gradients_changed),
                    decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
+
+
+#: What has its own graph for gradients (`Graph.detaching`).
+DETACH = "detach.default"
+
+
+def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
+    """The operators of a program, but for those of constants, through which no gradient goes."""
+    constants = {spec.arg.name for spec in program.graph_signature.input_specs
+                 if spec.kind is InputKind.CONSTANT_TENSOR and isinstance(spec.arg, TensorArgument)}
+    depending: set[torch.fx.Node] = set()
+    called: set[str] = set()
+    for node in program.graph.nodes:
+        if (node.op == "placeholder" and node.name not in constants) or not depending.isdisjoint(node.all_input_nodes):
+            depending.add(node)
+            if node.op == "call_function":
+                called.add(str(node.target).removeprefix("aten."))
+    return called
 
 
 def _strides(program: torch.export.ExportedProgram) -> list[tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -23,3 +25,17 @@ def item_of(node: torch.fx.Node) -> tuple[torch.fx.Node, int]:
     index = node.args[1]
     assert isinstance(index, int), index
     return operand_of(node, 0), index
+
+
+def first_names(model: torch.nn.Module) -> Callable[[str], str]:
+    """What gives for a name of a parameter or buffer the one by the first path of its module, which may stand in
+    several places; of a parameter that several modules share the first one's."""
+    paths = {module: path for path, module in model.named_modules()}
+    shared = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def first(name: str) -> str:
+        path, _, own = name.rpartition(".")
+        module = model.get_submodule(path)
+        return shared.get(id(getattr(module, own))) or f"{paths[module]}.{own}".lstrip(".")
+
+    return first

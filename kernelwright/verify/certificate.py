@@ -18,6 +18,7 @@ from kernelwright.problem.state import in_mode_of
 from kernelwright.progress import counted
 from kernelwright.verify.distributions import DISTRIBUTIONS
 from kernelwright.verify.gradient_checks import GradientChecks
+from kernelwright.verify.gradient_parts import BY_PART
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plain import plain
@@ -103,6 +104,8 @@ class Certificate:
         compared = [o for o in outputs if o.reference_rms and not o.is_noise]
         if found and not any(o.reference_rms for o in found):
             return "; gradients are eager's, bit for bit"
+        # What float64 found of a part says how good they are, eager beside the whole does not.
+        compared = [o for o in compared if BY_PART in o.path] or compared
         if not compared:
             return ""
         own, eager = max(o.relative for o in compared), max(o.eager_relative for o in compared)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.verify.drawn import inputs_of, set_parameters
+from kernelwright.verify.gradient_parts import Parts
 from kernelwright.verify.gradients import check_gradients
 from kernelwright.verify.observe import first_line
 from kernelwright.verify.plan import Plan
 from kernelwright.verify.records import Comparison, Skipped, Trial
-from kernelwright.verify.reference import FLOAT64, RANGE
+from kernelwright.verify.reference import ENTRIES, FLOAT64, RANGE
+from kernelwright.verify.sampling import batched_inputs, sampled_entries
 from kernelwright.verify.state import OwnTypes, State
 from kernelwright.verify.trial import Bench
 
@@ -67,11 +70,13 @@ class GradientChecks:
         set_parameters(bench.eager, trial.plan)
         lost = trial.reference == RANGE and trial.against_eager is None
         truth = None if self.plan.gradient_inputs is not None else bench.kept.truths.get(trial.plan)
+        in_parts = trial.against_eager is not None and trial.reference.startswith(ENTRIES)
         known = (truth[0][0], truth[1].outputs) if truth and truth[1].words == trial.reference else None
         try:
             found = check_gradients(
-                bench.eager, bench.candidate, bench.double if lost or trial.reference == FLOAT64 else None,
-                inputs, State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
+                bench.eager, bench.candidate,
+                bench.double if lost or in_parts or trial.reference == FLOAT64 else None, inputs,
+                State.of(bench.eager), seed=seed, tolerance=self.plan.tolerance_for(trial.plan.distribution),
                 strict=self.plan.recording,
                 # Which outputs a backward pass reaches is no matter of the parameters' values.
                 alone=not trial.plan.redrawn_parameters,
@@ -79,6 +84,7 @@ class GradientChecks:
                 words="gradient with other parameters" if trial.plan.redrawn_parameters else
                 "gradient" if of_inputs else "gradient of parameters alone",
                 sampled=trial.comparison if trial.against_eager is not None else None, lost=lost,
+                parts=self._parts(inputs, seed) if in_parts else None,
                 types=bench.kept.own or OwnTypes())
         except Exception as error:
             if not is_out_of_memory(error):
@@ -87,3 +93,9 @@ class GradientChecks:
             self.skipped.append(Skipped(trial.plan, f"gradients: not enough memory: {first_line(error)}"))
         else:
             self._found += [found] if found is not None else []
+
+    def _parts(self, inputs: Sequence[Any], seed: int) -> Parts | None:
+        """How float64 runs entries of inputs of which all would take too much; None where these are few."""
+        batched = batched_inputs(inputs, self.plan.batched_arguments)
+        first = sampled_entries(inputs, batched, (), seed)
+        return Parts(batched, first, self.plan.budget_seconds, self.clock) if first is not None else None

@@ -40,6 +40,8 @@ SAME_COMPUTATION = 0.05
 NEAR = 1e-3
 #: The usual reference, and that of a candidate that is the original computation.
 FLOAT64 = "float64"
+#: How the words begin of a reference that is float64 on a few batch entries.
+ENTRIES = "float64 on entries"
 UNCHANGED = "eager itself: nothing is replaced"
 #: How the words of a reference begin that is the model in float32.
 STRICT = "eager with TF32 off"
@@ -208,7 +210,7 @@ class _Run:
             warnings.simplefilter("ignore")
             outputs = call_double(double, arguments, own=self.kept.own or OwnTypes())
         if self.entries is not None:
-            return Reference(outputs, f"float64 on entries {self.entries.tolist()} of axis 0, eager for the others")
+            return Reference(outputs, f"{ENTRIES} {self.entries.tolist()} of axis 0, eager for the others")
         return Reference(outputs, FLOAT64, State.of(double, parameters=False).tracked(), arguments)
 
     def _fast(self, found: Reference) -> Reference | None:

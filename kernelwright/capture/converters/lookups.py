@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernelwright.capture.converters.table import (
     Arguments,
     NotConvertible,
@@ -24,8 +26,10 @@ def _of_numbers(index: Node) -> Node:
 
 @converts("embedding.default")
 def _embedding(a: Arguments) -> Node:
-    """The other arguments say how its gradients are, which PyTorch computes."""
-    return make("taken", a["weight"], _of_numbers(a["indices"]), axes=(0,), wraps=False)
+    """The other arguments say how its gradients are."""
+    gradient = (a["padding_idx"], bool(a["scale_grad_by_freq"]), bool(a["sparse"]))
+    more: dict[str, Any] = {} if gradient == (-1, False, False) else {"gradient": gradient}
+    return make("taken", a["weight"], _of_numbers(a["indices"]), axes=(0,), wraps=False, **more)
 
 
 @converts("embedding_bag.padding_idx", "embedding_bag.default")

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from kernelwright.ir.registry import Applied, declare
 
 
-def taken(x: torch.Tensor, *indices: torch.Tensor, axes: tuple[int, ...], wraps: bool) -> torch.Tensor:
+def taken(x: torch.Tensor, *indices: torch.Tensor, axes: tuple[int, ...], wraps: bool,
+          gradient: tuple[int, bool, bool] = (-1, False, False)) -> torch.Tensor:
     """x at numbers along axes, one index for each, broadcast together. Their axes stand in the place of those, and come
     first where other axes of x are between them. wraps: whether negative numbers count from the end; of one axis if
-    not."""
+    not. gradient: of an embedding the row that gets none (-1: each gets its own), whether rows that are taken more
+    often get less, and whether gradients are sparse."""
     if wraps:
         chosen = dict(zip(axes, indices, strict=True))
         return x[tuple(chosen.get(axis, slice(None)) for axis in range(max(axes) + 1))]

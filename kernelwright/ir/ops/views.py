@@ -30,6 +30,8 @@ declare("contiguous", "view", lambda x, *, axes: x.permute(axes).contiguous(), _
 declare("expand", "view", lambda x, *, shape: x.expand(shape), "{0}.expand({shape})", linear_in=(0,))
 declare("flip", "view", lambda x, *, axes: x.flip(axes), "{0}.flip({axes})", linear_in=(0,))
 declare("slice", "view", _slice, _slice_code, linear_in=(0,))
+# detached: the same tensor, through which no gradient goes; only graphs that are differentiated have it.
+declare("detached", "opaque", lambda x: x, "{0}.detach()", operations=lambda node: 0)
 # copy: the same tensor once more, contiguous.
 declare("copy", "pointwise", lambda x: x.contiguous(), "{0}.contiguous()", operations=lambda node: 0, linear_in=(0,))
 declare("concatenate", "opaque", lambda *xs, axis, **_: torch.cat(xs, axis),

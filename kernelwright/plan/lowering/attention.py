@@ -9,7 +9,7 @@ above the result; pointwise operators that nobody else reads are computed where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelwright.ir.node import Node, constant, make, rebuild
@@ -20,7 +20,8 @@ from kernelwright.plan.compile.recurrences import NoForm
 from kernelwright.plan.lowering.forms import PRODUCTS, TYPES, Entering, Forms
 from kernelwright.plan.rolling.roll import Rolled
 
-_CALL = "aten.scaled_dot_product_attention.default"
+#: PyTorch's own operator.
+ATTENTION = "aten.scaled_dot_product_attention.default"
 #: Results of the first product from which on it is worth a kernel not to store them.
 _LEAST_SCORES = 1 << 14
 
@@ -63,7 +64,7 @@ class Attentions(Forms):
         """What a node may be the result of."""
         if node in self.apart or node.dtype != "float32" or 0 in node.shape:
             return
-        if node.op == "opaque" and node["target"] == _CALL:
+        if node.op == "opaque" and node["target"] == ATTENTION:
             written = _written_out(node)
             if written is not None and written[0].size >= _LEAST_SCORES:
                 yield from self._of(*written, covered=[node])
@@ -154,31 +155,62 @@ def _leaf(name: str, node: Node) -> Node:
     return make("input", name=name, shape=node.shape, dtype=node.dtype)
 
 
-def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] | None:
-    """PyTorch's attention as product, score, weights, result, axis, causal and empty rows, above its own operands; None
-    where something is dropped out, or types are mixed."""
+@dataclass(frozen=True)
+class Operands:
+    """Those of PyTorch's attention, keys and values with as many heads as queries. scale: of products."""
+
+    query: Node
+    key: Node
+    value: Node
+    mask: Node | None
+    causal: bool
+    scale: float
+
+    def product(self) -> Node:
+        """Queries by keys."""
+        return make("matmul", self.query, make("permute", self.key, axes=(
+            *range(self.key.rank - 2), self.key.rank - 1, self.key.rank - 2)))
+
+    def score(self, product: Node | None = None) -> Node:
+        """What the softmax is of, but for what causality hides. product: that of queries and keys."""
+        score = make("mul", product or self.product(), constant(self.scale))
+        if self.mask is None:
+            return score
+        if self.mask.dtype != "bool":
+            return make("add", score, self.mask)
+        # As PyTorch's own: of a score that is NaN more is left than where it is replaced.
+        return make("add", score, make("where", self.mask, constant(0.0), constant(float("-inf"))))
+
+
+def operands_of(node: Node) -> Operands | None:
+    """The operands of a call of `ATTENTION`; None where something is dropped out, or types are mixed."""
     given = list(fill(node["template"], node.inputs))
     more: Mapping[str, object] = {name: fill(value, node.inputs) for name, value in node["keywords"]}
     query, key, value, mask, dropped, causal = given + [None, 0.0, False][len(given) - 3:]
     mask = more.get("attn_mask", mask)
     scale, grouped = more.get("scale"), more.get("enable_gqa", False)
-    if dropped or more.get("dropout_p") or any(n.dtype != "float32" for n in (query, key, value)) or query.rank < 2:
+    if dropped or more.get("dropout_p") or len({n.dtype for n in (query, key, value)}) > 1 or query.rank < 2:
         return None
     causal = bool(more.get("is_causal", causal))
     if grouped:
         key, value = (_repeated(x, query.shape[-3]) for x in (key, value))
-    turned = make("permute", key, axes=(*range(key.rank - 2), key.rank - 1, key.rank - 2))
-    product = make("matmul", query, turned)
+    if mask is not None and (not isinstance(mask, Node) or mask.dtype not in ("bool", query.dtype) or causal):
+        return None
     number = float(scale) if isinstance(scale, (int, float)) else query.shape[-1] ** -0.5
-    score = make("mul", product, constant(number))
-    if mask is not None:
-        if not isinstance(mask, Node) or mask.dtype not in ("bool", "float32") or causal:
-            return None
-        if mask.dtype == "bool":  # as PyTorch's own: of a score that is NaN more is left than where it is replaced
-            mask = make("where", mask, constant(0.0), constant(float("-inf")))
-        score = make("add", score, mask)
+    return Operands(query, key, value, mask if isinstance(mask, Node) else None, causal, number)
+
+
+def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] | None:
+    """PyTorch's attention as product, score, weights, result, axis, causal and empty rows, above its own operands; None
+    where something is dropped out, or types are mixed, or others than float32."""
+    given = operands_of(node)
+    if given is None or given.query.dtype != "float32":
+        return None
+    product = given.product()
+    score = given.score(product)
     weights = _leaf("weights", score)
-    return product, score, weights, make("matmul", weights, value), score.rank - 1, causal, mask is not None
+    return (product, score, weights, make("matmul", weights, given.value), score.rank - 1, given.causal,
+            given.mask is not None)
 
 
 def _repeated(x: Node, heads: int) -> Node:

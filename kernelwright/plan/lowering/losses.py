@@ -263,6 +263,18 @@ def _class_cross_entropy(node: Node, weight: Node | None) -> Node:
     return _of_classes(node, reshape(_apply("neg", _sub(_sub(entry, top), scale)), t.shape), smooth)
 
 
+def smoothed_cross_entropy(node: Node) -> Node:
+    """The same of classes as PyTorch composes it, of logarithms of a softmax, which has the derivative."""
+    x, t = node.inputs[:2]
+    axis = class_axis(x)
+    value = make("log_softmax", x, axis=axis)
+    weight = _optionals(node).get("weight")
+    terms = value if weight is None else \
+        _mul(value, reshape(weight, tuple(x.shape[axis] if a == axis else 1 for a in range(x.rank))))
+    smooth = _apply("neg", make("sum", terms, axes=(axis,), keepdim=False))
+    return _of_classes(node, _apply("neg", make("class_entry", value, t, axis=axis, ignore=node["ignore"])), smooth)
+
+
 def nll(node: Node) -> Node:
     """-x[target]."""
     x, t = node.inputs[:2]

@@ -22,8 +22,9 @@ POINTS = (0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 6.0, 0.3, -0.7,
 #: Numbers that operators take beside tensors.
 NUMBERS = {"leaky_relu": (0.01,), "elu": (1.5,), "celu": (0.5,), "softplus": (2.0, 6.0), "threshold": (1.0, 3.0),
            "softshrink": (0.5,), "hardshrink": (0.5,), "clamp_min": (-0.5,), "clamp_max": (0.5,),
-           "nan_to_num": (0.0, 1.0, -1.0)}
-OF_TWO = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "fmax", "fmin", "hypot", "prelu")
+           "nan_to_num": (0.0, 1.0, -1.0), "fmod": (0.5,), "remainder": (0.5,)}
+OF_TWO = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "fmax", "fmin", "hypot", "prelu", "atan2",
+          "logaddexp", "logaddexp2", "xlogy")
 
 
 @pytest.mark.parametrize("name", [n for n in _TERMS if n not in (*OF_TWO, "where", "copy", *NUMBERS)])

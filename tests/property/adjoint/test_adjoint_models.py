@@ -1,0 +1,139 @@
+"""DIFFERENTIATE, whole models: what people train is made of operators that have adjoints, and its gradients are
+autograd's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernelwright.adjoint.backward import make_backward
+from kernelwright.capture.export import capture
+from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.node import walk
+from kernelwright.roofline.devices import GENERIC_CPU
+
+ROW, IMAGE = (4, 16), (2, 8, 6, 6)
+
+
+class Of(nn.Module):
+    """Layers by name, and a function of them and the inputs."""
+
+    def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.function = nn.ModuleDict(layers), function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self.function(self.layers, *inputs)
+
+
+def _language_model() -> nn.Module:
+    """Its output layer has the table of its embedding."""
+    def forward(m: Any, tokens: torch.Tensor) -> torch.Tensor:
+        count = tokens.shape[1] - 1
+        x = m["block"](m["table"](tokens[:, :-1]) + m["places"](torch.arange(count)), is_causal=True,
+                       src_mask=nn.Transformer.generate_square_subsequent_mask(count).double())
+        return F.cross_entropy(m["last"](x).flatten(0, 1), tokens[:, 1:].flatten(), label_smoothing=0.1)
+
+    model = Of(forward, table=nn.Embedding(11, 16, padding_idx=0), places=nn.Embedding(8, 16),
+               block=nn.TransformerEncoderLayer(16, 4, 32, 0.0, "gelu", batch_first=True, norm_first=True),
+               last=nn.Linear(16, 11, bias=False))
+    model.layers["last"].weight = model.layers["table"].weight
+    return model
+
+
+def _inverted(m: Any, x: torch.Tensor) -> torch.Tensor:
+    y = F.relu6(m["norm"](m["wide"](x)))
+    y = F.relu6(m["deep"](y), inplace=True)
+    gate = F.hardsigmoid(m["gate"](F.adaptive_avg_pool2d(y, 1)))
+    return x + m["narrow"](F.hardswish(y) * gate)
+
+
+def _attended(m: Any, x: torch.Tensor) -> torch.Tensor:
+    found = torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], 1)
+    return F.interpolate(x * m["conv"](found).sigmoid(), scale_factor=2, mode="bilinear")
+
+
+def _quantised(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    table = m["table"].weight
+    found = table[torch.cdist(x.detach(), table.detach()).argmin(1)]
+    return x + (found - x).detach(), F.mse_loss(found, x.detach()) + 0.25 * F.mse_loss(found.detach(), x)
+
+
+def _experts(m: Any, x: torch.Tensor) -> torch.Tensor:
+    values, places = m["gate"](x).topk(2, -1)
+    weights = torch.zeros_like(m["gate"](x)).scatter(-1, places, values.softmax(-1))
+    return weights[:, :1] * m["first"](x) + weights[:, 1:2] * m["second"](x).tanh()
+
+
+def _windows(m: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    parts = x.roll((-1, -1), (2, 3)).reshape(2, 8, 2, 3, 2, 3).permute(0, 2, 4, 3, 5, 1).reshape(8, 9, 8)
+    q, k, v = m["qkv"](parts).reshape(8, 9, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+    bias = m["bias"].weight[places.flatten()].reshape(9, 9, 2).permute(2, 0, 1)
+    return ((q @ k.transpose(-2, -1) + bias).softmax(-1) @ v).transpose(1, 2).reshape(8, 9, 8)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[torch.Tensor]]]] = {
+    "language model": (_language_model, lambda: [torch.randint(0, 11, (2, 7))]),
+    "encoder with padding": (
+        lambda: Of(lambda m, x, mask: m["layer"](x, src_key_padding_mask=mask),
+                   layer=nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)),
+        lambda: [torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])]),
+    "decoder": (lambda: Of(lambda m, x, y: m["layer"](x, y),
+                           layer=nn.TransformerDecoderLayer(16, 4, 32, 0.0, batch_first=True)),
+                lambda: [torch.randn(2, 5, 16), torch.randn(2, 3, 16)]),
+    "inverted residual": (
+        lambda: Of(_inverted, wide=nn.Conv2d(8, 16, 1, bias=False), norm=nn.BatchNorm2d(16), gate=nn.Conv2d(16, 16, 1),
+                   deep=nn.Conv2d(16, 16, 3, 1, 1, groups=16), narrow=nn.Conv2d(16, 8, 1)),
+        lambda: [torch.randn(IMAGE)]),
+    "spatial attention": (lambda: Of(_attended, conv=nn.Conv2d(2, 1, 3, padding=1, padding_mode="reflect")),
+                          lambda: [torch.randn(IMAGE)]),
+    "shifted windows": (lambda: Of(_windows, qkv=nn.Linear(8, 24), bias=nn.Embedding(25, 2)),
+                        lambda: [torch.randn(IMAGE), torch.randint(0, 25, (9, 9))]),
+    "vector quantisation": (lambda: Of(_quantised, table=nn.Embedding(5, 16)), lambda: [torch.randn(ROW)]),
+    "mixture of experts": (
+        lambda: Of(_experts, gate=nn.Linear(16, 4), first=nn.Linear(16, 8), second=nn.Linear(16, 8)),
+        lambda: [torch.randn(ROW)]),
+    "autoencoder": (
+        lambda: Of(lambda m, x, noise: F.binary_cross_entropy(
+            m["back"](m["mean"](x) + noise * (0.5 * m["spread"](x)).exp()).sigmoid(), x.sigmoid()) - 0.5 * (
+                1 + m["spread"](x) - m["mean"](x).pow(2) - m["spread"](x).exp()).sum(),
+            mean=nn.Linear(16, 3), spread=nn.Linear(16, 3), back=nn.Linear(3, 16)),
+        lambda: [torch.randn(ROW), torch.randn(4, 3)]),
+    "contrasts": (
+        lambda: Of(lambda m, x, y, z: F.triplet_margin_loss(m["last"](x), m["last"](y), m["last"](z))
+                   + F.cosine_similarity(m["last"](x), m["last"](y)).sum()
+                   + F.kl_div(m["last"](x).log_softmax(1), m["last"](z).softmax(1), reduction="batchmean"),
+            last=nn.Linear(16, 8)),
+        lambda: [torch.randn(ROW), torch.randn(ROW), torch.randn(ROW)]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_people_train_has_gradients_by_kernels(name):
+    torch.manual_seed(0)
+    make, make_inputs = MODELS[name]
+    model = make().double().train()
+    inputs = [x.double() if x.is_floating_point() else x for x in make_inputs()]
+    backward = make_backward(capture(model, inputs, recording=True), GENERIC_CPU)[-1]
+    given = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
+    results = model(*given)
+    results = [results] if isinstance(results, torch.Tensor) else list(results)
+    found = backward.gradients
+    directions = [torch.randn(results[number].shape, dtype=torch.float64) for number in found.of]
+    parameters = dict(model.named_parameters())
+    expected = torch.autograd.grad([results[number] for number in found.of], [
+        given[who] if isinstance(who, int) else parameters[who] for who in found.gives], directions)
+    assert set(found.gives) == {n for n, x in enumerate(inputs) if x.is_floating_point()} | set(parameters)
+    leaves = [leaf for leaf in found.graph.inputs if leaf is not None]
+    values = {leaf["name"]: value for leaf, value in zip(leaves, (*inputs, *directions), strict=True)}
+    state = {**parameters, **dict(model.named_buffers())}
+    values |= {leaf["name"]: state[leaf["name"]].detach() for leaf in walk(found.graph.outputs)
+               if leaf.op in ("parameter", "buffer")}
+    for own, right in zip(evaluate(found.graph.outputs, values), expected, strict=True):
+        # A hardsigmoid's sixth is one of float32 in PyTorch.
+        torch.testing.assert_close(own, right, rtol=1e-6, atol=1e-8 if name == "inverted residual" else 1e-12)
