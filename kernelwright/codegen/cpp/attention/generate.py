@@ -20,7 +20,7 @@ from kernelwright.plan.expressions import Element, Expression, Index, Load, Redu
 from kernelwright.plan.kernels import Attention
 
 #: Elements of a query and of a value, of which a thread has some vectors on its stack.
-_MOST_ELEMENTS = 2048
+_MOST_ELEMENTS = 1024
 #: Fewer rows leave so many lanes empty that PyTorch's products, which read keys and values once, are faster.
 _LEAST_ROWS = 16
 #: Parts of a score that are turned, at most.
