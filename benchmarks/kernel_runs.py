@@ -22,6 +22,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from kernelwright.codegen.generate import support_text  # noqa: E402
 from kernelwright.codegen.source import KernelSource  # noqa: E402
+from kernelwright.roofline.devices import processor_name  # noqa: E402
 
 #: Calls of a way in a round, and rounds.
 _CALLS, _ROUNDS = 3, 9
@@ -141,6 +142,7 @@ def title() -> str:
 def keep(rows: Sequence[Mapping[str, object]], path: Path | None) -> None:
     """Write rows as JSON lines, each with device, versions, date and command; nothing without a file."""
     if path is not None:
-        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else processor_name()
+        about = {"device": device, "torch": torch.__version__,
                  "date": str(datetime.date.today()), "command": " ".join(sys.argv)}
         path.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))

@@ -5,6 +5,8 @@
                                                               several times
     python benchmarks/kernels_attention.py --tune             every layout of each case, fastest first
     python benchmarks/kernels_attention.py --results FILE     as JSON lines, too, each with device and versions
+    python benchmarks/kernels_attention.py --cpu              the C++ kernels beside PyTorch's on the CPU, which needs
+                                                              no GPU (benchmarks/kernels_attention_cpu.py)
 
 A case is named by its batch, heads, queries, keys, and elements of a head. ``ours`` is a CUDA graph of all launches,
 ``eager`` PyTorch's ``scaled_dot_product_attention`` launched from Python, and ``graph`` that as a CUDA graph; ``gain``
@@ -23,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import kernels_attention_cpu
 import torch
 from kernel_runs import (
     compiled,
@@ -104,6 +107,15 @@ CASES = [
     Case(4, 8, 1024, 1024, 256), Case(4, 8, 1024, 1024, 256, True), Case(8, 8, 4096, 77, 40),
     Case(2, 8, 4096, 4096, 40), Case(16, 12, 384, 384, 64, bias=True),
 ]
+#: Those of two cores.
+CPU_CASES = [
+    *(Case(1, 12, length, length, 64, causal, bias) for length in (128, 197, 512, 1024)
+      for causal, bias in ((False, False), (True, False), (False, True))),
+    Case(1, 4, 4096, 4096, 64), Case(1, 4, 4096, 4096, 64, True), Case(8, 12, 128, 128, 64),
+    Case(64, 3, 49, 49, 32, bias=True), Case(2, 8, 1024, 77, 40), Case(1, 32, 16, 1024, 128),
+    Case(1, 8, 1024, 1024, 8), Case(1, 8, 1024, 1024, 16), Case(1, 4, 1024, 1024, 128), Case(1, 2, 1024, 1024, 256),
+    Case(2, 4, 64, 64, 32),
+]
 
 
 class Runner:
@@ -171,7 +183,12 @@ def line(row: dict[str, object]) -> str:
 
 
 def main() -> None:
-    options = parser(__doc__.split("\n")[0]).parse_args()
+    asked = parser(__doc__.split("\n")[0])
+    asked.add_argument("--cpu", action="store_true", help="the C++ kernels, on the CPU")
+    options = asked.parse_args()
+    if options.cpu:
+        kernels_attention_cpu.main(CPU_CASES, options)
+        return
     works: list[tuple[Case, Layout]] = []
     for case in CASES:
         if is_asked(case.name, options.only):

@@ -29,6 +29,8 @@ _ARRAYS = re.compile(r"\s*(?:alignas\(\d+\)\s+)?(?:__shared__\s+)?(?:real|float|
                      r"(?:<\w+>)?)\s+\w+\[[^=]*$")
 #: Where a whole number must be one that the compiler knows.
 _CONSTANT_LINE = re.compile(r"\s*#|.*\b(?:static_assert|__launch_bounds__)\b")
+# The one function of a kernel's text that gets sizes.
+_ENTRY = re.compile(r"(?m)^static const char\* \w+\(")
 # The line before a loop that is written out, whose bounds the compiler must know.
 _UNROLLED = re.compile(r"\s*#pragma unroll\s*$")
 _FREE_BEFORE, _FREE_AFTER = "([{,=", ")]},;"
@@ -167,9 +169,11 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
                 formulas[place] = fit_ceiling(points, columns[place], polynomials, divisors, spare=spare)
     extents: dict[int, int] = {}
     above = line = ""
+    waits = language == "c" and any(_ENTRY.search(piece) for piece in first.pieces)  # for the function that gets sizes
     for place, (before, formula) in enumerate(zip(first.pieces, formulas, strict=False)):
         lines = (line + before).split("\n")
         above, line = (lines[-2] if len(lines) > 1 else above), lines[-1]
+        waits = waits and not _ENTRY.search(before)
         if language == "c" and _is_extent(line):
             extents[place] = max(columns[place])
             if highest is not None:
@@ -181,7 +185,8 @@ def _variant(group: Mapping[Sizes, Split], language: Language, spare: int, highe
         if formula is None:
             return place
         if language != "python" and place not in extents and not formula.is_constant and (
-                _must_be_constant(line, first.pieces[place + 1]) or (language == "launched" and (
+                (waits and not line.lstrip().startswith("//")) or _must_be_constant(line, first.pieces[place + 1])
+                or (language == "launched" and (
                     _UNROLLED.match(above) or (line.endswith(("[", "][")) and "=" not in line)))):
             return place
         line += "0"

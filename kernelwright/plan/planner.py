@@ -55,7 +55,7 @@ class _Failed(Exception):
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
               channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, KernelConfig] | None = None,
-              fuses_products: bool = False, known: dict[Hashable, Any] | None = None) -> Plan:
+              fuses_products: tuple[str, ...] = (), known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons; of a contraction with a
@@ -65,7 +65,8 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
-    fuses_products: whether products may become kernels with what stands around them: attention and batched products.
+    fuses_products: the kinds of kernels that products may become with what stands around them, of
+    :data:`kernelwright.plan.lowering.fused.FUSED`.
     known: what plans of the same graph have compiled of groups by then, to which this one adds: what they have in
     common is not compiled again. It keeps their nodes alive, and lives no longer than a run.
     """
@@ -114,7 +115,8 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
-             products: dict[Node, KernelConfig], fuses_products: bool, known: dict[Hashable, Any]) -> Plan:
+             products: dict[Node, KernelConfig], fuses_products: tuple[str, ...],
+             known: dict[Hashable, Any]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
     Reductions are taken in two stages for the sake of contractions that take the first one: those that none took stay
@@ -130,7 +132,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     if rolled not in known:
         known[rolled] = roll(roots, apart)
         if fuses_products:
-            known[rolled] = with_fused(roots, apart, known[rolled])
+            known[rolled] = with_fused(roots, apart, known[rolled], fuses_products)
     while True:
         lowered = prepare(roots, kept_whole(kept), move_bias, channels_last, products, whole,
                           known[rolled])

@@ -60,12 +60,13 @@ class Device:
         return self.kind == "cuda"
 
     @property
-    def fuses_products(self) -> bool:
-        """Whether products become kernels with what stands around them: attention, which takes the matrix units of
-        compute capability 9.0, and batched products, which were made for its memory."""
-        if self.kind != "cuda":
-            return False
-        return not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
+    def fuses_products(self) -> tuple[str, ...]:
+        """The kinds of kernels that products become with what stands around them: attention, which on a GPU takes the
+        matrix units of compute capability 9.0, and batched products, which were made for the memory of one."""
+        if self.kind == "cpu":
+            return ("attention",)
+        known = not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
+        return ("attention", "batched product") if known else ()
 
     @property
     def rounds_products(self) -> bool:

@@ -81,12 +81,12 @@ def library_name(node: Node) -> str:
     return "cuDNN" if node.op == "convolution" else "cuBLAS"
 
 
-def worth_trying(graph: Graph, kept: Mapping[Node, str], *, fuses_products: bool) -> list[Node]:
+def worth_trying(graph: Graph, kept: Mapping[Node, str], *, fuses_products: tuple[str, ...]) -> list[Node]:
     """The contractions of a graph that kernels exist for and that are not over before a kernel starts.
-    fuses_products: whether those of attention and of batched products are other kernels'."""
+    fuses_products: kinds of kernels whose products are theirs."""
     found = [n for n in graph.nodes() if n not in kept and can_contract(n)
              and n.operator.operations(n) >= _LEAST_OPERATIONS]
-    taken = fused(graph, kept) if fuses_products and found else frozenset()
+    taken = fused(graph, kept, fuses_products) if found else frozenset()
     return [n for n in found if n not in taken]
 
 
@@ -141,7 +141,7 @@ class Plans:
     ones are asked for wherever tuning goes on from what is known by then. candidates: those of contractions that were
     found already, by all that they depend on."""
 
-    def __init__(self, fuses_products: bool = False) -> None:
+    def __init__(self, fuses_products: tuple[str, ...] = ()) -> None:
         self.fuses_products = fuses_products
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
         self._known: dict[Hashable, Any] = {}

@@ -12,6 +12,7 @@ import kernelwright
 from kernelwright import emulated
 from kernelwright.capture.export import capture
 from kernelwright.fuzz import product
+from kernelwright.plan.lowering.fused import FUSED
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, Unrolled
 from kernelwright.problem import load_problem
@@ -71,13 +72,21 @@ def test_files_are_as_eager_is(name, tmp_path):
     assert not [d for d in made.all_differences() if d.kind != "strides"]
 
 
+@pytest.mark.parametrize("name", ["PyTorch's", "by hand"])
+def test_files_of_the_host_are_as_eager_is(name, tmp_path):
+    """Kernels of C++: PyTorch's mask of truth values, and a bias with one besides."""
+    made = product.make(problem_of(tmp_path, name))
+    assert [kernel.kind for mode in made.modes for kernel in mode.kernels].count("attention") and not made.given_up
+    assert not [d for d in made.all_differences() if d.kind != "strides"]
+
+
 # Measured, and lost ------------------------------------------------------------------------------------
 
 
 def planned(folder: Path, name: str) -> Plan:
     problem = load_problem(problem_of(folder, name), device="cpu")
     graph = capture(problem.make_model(0).eval(), tuple(problem.make_inputs(0)))
-    return make_plan(graph, graph, fuses_products=True)
+    return make_plan(graph, graph, fuses_products=FUSED)
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -90,7 +99,7 @@ def test_attention_that_loses_goes_back(name, tmp_path):
     lost = regions.losing_regions(plan, {form: {"kernels": 1.5, "torch": 1.0}})
     assert set(lost) == set(step.covers)
     assert all(isinstance(reason, Unrolled) == step.rolls for reason in lost.values())
-    again = make_plan(plan.graph, plan.graph, lost, fuses_products=True)
+    again = make_plan(plan.graph, plan.graph, lost, fuses_products=FUSED)
     assert not any(s.name.endswith("attention") for s in again.kernels)
     left = [s.node for s in again.steps if not isinstance(s, KernelStep)]
     assert any("attention" in n.get("target", "") for n in left) == name.startswith("PyTorch's")

@@ -14,6 +14,7 @@ from kernelwright import emulated
 from kernelwright.capture.export import capture
 from kernelwright.fuzz import product
 from kernelwright.plan.kernels import BatchedProduct
+from kernelwright.plan.lowering.fused import FUSED
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan, TorchStep, Unrolled
 from kernelwright.problem import load_problem
@@ -69,7 +70,7 @@ def test_files_are_as_eager_is(name, tmp_path):
 def planned(folder: Path) -> Plan:
     problem = load_problem(problem_of(folder, "stored"), device="cpu")
     graph = capture(problem.make_model(0).eval(), tuple(problem.make_inputs(0)))
-    return make_plan(graph, graph, fuses_products=True)
+    return make_plan(graph, graph, fuses_products=FUSED)
 
 
 def test_a_product_that_loses_goes_back(tmp_path):
@@ -80,6 +81,6 @@ def test_a_product_that_loses_goes_back(tmp_path):
     assert not regions.losing_regions(plan, {form: {"kernels": 0.5, "torch": 1.0}})
     lost = regions.losing_regions(plan, {form: {"kernels": 1.5, "torch": 1.0}})
     assert set(lost) == set(last[0].covers) and all(isinstance(reason, Unrolled) for reason in lost.values())
-    again = make_plan(plan.graph, plan.graph, lost, fuses_products=True)
+    again = make_plan(plan.graph, plan.graph, lost, fuses_products=FUSED)
     assert [s.kernel for s in again.kernels if isinstance(s.kernel, BatchedProduct)] == [first[0].kernel]
     assert [s.node.op for s in again.steps if isinstance(s, TorchStep) and s.node.kind == "linear"] == ["matmul"]

@@ -217,3 +217,14 @@ def test_nodes_and_expressions_keep_what_is_shared_however_deep_they_lie() -> No
 def test_records_that_differ_in_more_than_numbers_have_no_common_form(one, other) -> None:
     with pytest.raises(Differs):
         Template([(2,), (3,), (4,)], [one, other, other])
+
+
+@pytest.mark.parametrize(("outside", "count"), [("constexpr int ROWS = 7;", 1), ("constexpr int ROWS = {0};", 9)])
+def test_only_the_entry_of_a_kernel_knows_sizes(outside: str, count: int) -> None:
+    """What other functions of its text have of them must be known to the compiler, but for what comments say."""
+    text = "// k0: {0} rows.\nnamespace k0_detail {{\n" + outside + "\n}}\n\n" \
+           "static const char* k0(float* out0, void* workspace) {{\n  out0[{0}] = 0.0f;\n  return nullptr;\n}}\n"
+    found = variants({(n,): text.format(n) for n in range(2, 11)}, "c", most=12)
+    assert len(found) == count and {p for v in found for p in v.points} == {(n,) for n in range(2, 11)}
+    if count == 1:
+        assert "out0[size] = 0.0f;" in found[0].text(["size"], "c")

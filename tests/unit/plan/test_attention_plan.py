@@ -18,6 +18,7 @@ from kernelwright.algebra.engine import rewrite_with
 from kernelwright.capture.export import capture
 from kernelwright.ir.graph import Graph
 from kernelwright.plan.kernels import Attention
+from kernelwright.plan.lowering.fused import FUSED
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelStep, Plan, Unrolled
 
@@ -46,7 +47,7 @@ def planned(function: Callable, inputs: tuple[torch.Tensor, ...], *, rewrite: bo
     model = Of(function, **parts).eval()
     graph = capture(model, inputs)
     final = rewrite_with(graph, all_anchors(graph))[0] if rewrite else graph
-    plan = make_plan(final, graph, fuses_products=True)
+    plan = make_plan(final, graph, fuses_products=FUSED)
     agrees(plan, graph, model, inputs)
     assert not attentions(make_plan(final, graph)) and plan.fuses_products
     left: dict = {}
@@ -55,7 +56,7 @@ def planned(function: Callable, inputs: tuple[torch.Tensor, ...], *, rewrite: bo
         assert step.rolls == (len(step.covers) > 1)
         left |= step.left("slower")
     if left:
-        again = make_plan(final, graph, left, fuses_products=True)
+        again = make_plan(final, graph, left, fuses_products=FUSED)
         assert not attentions(again)
         assert all(isinstance(reason, Unrolled) or n.op == "opaque" for n, reason in left.items())
         agrees(again, graph, model, inputs)
@@ -310,7 +311,7 @@ def test_forms_that_are_none(name, rewrite):
 ])
 def test_other_types_are_left(function):
     graph = capture(Of(function), heads())
-    assert not attentions(make_plan(graph, graph, fuses_products=True))
+    assert not attentions(make_plan(graph, graph, fuses_products=FUSED))
 
 
 # Several, and around them ----------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def test_nan_reaches_what_it_reaches_in_the_model(name, operand):
     given[operand][0, 1, 30, 2] = math.nan
     model = Of(function)
     graph = capture(model, inputs)
-    plan = make_plan(graph, graph, fuses_products=True)
+    plan = make_plan(graph, graph, fuses_products=FUSED)
     assert attentions(plan)
     (found,), _ = run_plan(plan, values_of(model, graph, tuple(given)))
     assert torch.equal(found.isnan(), model(*given).isnan()) and found.isnan().any() and not found.isnan().all()

@@ -25,6 +25,7 @@ from kernelwright.emit.facts import plan_facts
 from kernelwright.emit.program import make_program
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.kernels import Attention as AttentionKernel
+from kernelwright.plan.lowering.fused import FUSED
 from kernelwright.plan.lowering.fused import fused as taken_whole
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig
@@ -167,10 +168,10 @@ def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> 
     chosen = {n: KernelConfig("fp16x3", lines=True) for n in rewritten.nodes() if can_contract(n)}
     plan = counted("plan", lambda: make_plan(rewritten, graph, move_bias=True, contractions=chosen))
     assert len(plan.kernels) >= len(chosen)
-    taken = counted("what attention takes", lambda: taken_whole(rewritten, {}))
+    taken = counted("what attention takes", lambda: taken_whole(rewritten, {}, FUSED))
     others = {n: config for n, config in chosen.items() if n not in taken}
     fused = counted("plan with attention", lambda: make_plan(rewritten, graph, move_bias=True, contractions=others,
-                                                             fuses_products=True))
+                                                             fuses_products=FUSED))
     attentions = [s for s in fused.kernels if isinstance(s.kernel, AttentionKernel)]
     assert len(attentions) == sum(isinstance(m, Attention) for m in model.modules())
     (plan,), sources = counted("generate", lambda: generate([plan], "cuda"))
