@@ -148,7 +148,7 @@ def test_states_alone_are_two_kernels_of_products():
 
     x, a, b = drawn((6 * B, L, H, D), (6 * B, L, H), (6 * B, L, H, N))
     plan = planned(states, (x, a * 0.3, b), rewritten=True)
-    assert [s.kernel.sizes for s in batched(plan)] == [(N, D, L // 2), (1, N * D, 2)] and copying(plan) == ["sum"]
+    assert [s.kernel.sizes for s in batched(plan)] == [(D, N, L // 2), (1, N * D, 2)] and copying(plan) == ["sum"]
 
 
 LEFT: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
