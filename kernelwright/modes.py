@@ -16,16 +16,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.adjoint.backward import Backward, make_backward
+from kernelwright.adjoint.backward import Backward, handed_over, make_backward
+from kernelwright.adjoint.saved import keeps_result
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
 from kernelwright.codegen.source import Unsuitable
-from kernelwright.emit.facts import frozen, is_recordable
+from kernelwright.emit.facts import frozen, is_recordable, plan_tensors
 from kernelwright.emit.file import Variant
 from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, whole_mode, without_kind
-from kernelwright.ir.graph import Graph, render
+from kernelwright.ir.graph import Graph, Result, in_own_memory, memory, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
@@ -155,12 +156,32 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
                                         fuses_products=mode.plan.fuses_products))
 
 
+def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
+    """The plan of calls that record gradients: the mode's with what it hands its backward among the results, behind
+    those of the model; None where it hands over nothing. Callers may write into results, of which copies are kept where
+    eager would not refuse that."""
+    saved = handed_over(mode.backward)
+    if not saved:
+        return None
+    graph = mode.plan.graph
+    taken: dict[Node, Hashable] = {memory(n): None for n in graph.outputs if not keeps_result(memory(n), mode.captured)}
+    own = tuple(in_own_memory(node, number, taken) for number, node in enumerate(saved))
+    graph = replace(graph, outputs=(*graph.outputs, *own), results=(*graph.results, *(Result() for _ in own)))
+    plan = make_plan(graph, mode.captured, mode.plan.kept, channels_last=mode.plan.channels_last,
+                     move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
+                     contractions=mode.plan.contractions, fuses_products=mode.plan.fuses_products)
+    assert list(plan_tensors(plan)) == list(plan_tensors(mode.plan)), "a program that saves is called like the other"
+    return plan
+
+
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
     has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
     fault: all of it go, with the rules that made it, and no more; nor are sizes that it does not take."""
-    if any(_fails_backward(mode, failed) for mode in modes):
-        return [mode.without_backward(str(failed.cause)) if _fails_backward(mode, failed) else mode for mode in modes]
+    lost = [_fails_backward(mode, failed, device) for mode in modes]
+    if any(lost):
+        return [mode.without_backward(str(failed.cause)) if fails else mode
+                for mode, fails in zip(modes, lost, strict=True)]
     if isinstance(failed.cause, NoSkeleton):
         return [_without_kind(mode, failed.cause, device) for mode in modes]
     reason = str(failed.cause) if isinstance(failed.cause, Unsuitable) else told(failed.cause)
@@ -175,9 +196,12 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
     return [with_failures(mode) for mode in result]
 
 
-def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
-    """Whether a kernel that failed may be one of a mode's backward."""
+def _fails_backward(mode: ModeProgram, failed: KernelFailed, device: Device) -> bool:
+    """Whether a kernel that failed may be one of a mode's backward, or of calls that hand this what they computed."""
     own = [step.kernel for backward in mode.backward for step in backward.plan.kernels]
+    if (saving := saving_plan(mode, device)) is not None:
+        plain = [step.kernel for step in mode.plan.kernels]
+        own += [step.kernel for step in saving.kernels if step.kernel not in plain]
     if isinstance(failed.cause, NoSkeleton):
         return any(type(kernel) is failed.cause.kind for kernel in own)
     kernels = [step.kernel for step in failed.steps]
@@ -209,7 +233,8 @@ def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) 
     backward = mode.backward if plan.kernels else ()
     if backward and step.rewriting.dropped != mode.rewriting.dropped:  # its graph is made by the same rules
         try:
-            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model))
+            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model),
+                                     step.rewriting.graph)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise

@@ -48,6 +48,7 @@ from kernelwright.modes import (
     distinct,
     keeping,
     named_modes,
+    saving_plan,
     stepped_back,
     unknown,
     unplanned,
@@ -334,14 +335,18 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     useful = [m for m in modes if m.runs]
     if sized is not None:
         useful = [replace(m, backward=()) for m in useful]
-    count = len(useful)
-    plans, sources = generate([*(m.plan for m in useful), *(b.plan for m in useful for b in m.backward)], target)
-    backward = iter(plans[count:])
-    backwards = [tuple(replace(b, plan=next(backward)) for b in m.backward) for m in useful]
+    saving = {place: plan for place, m in enumerate(useful) if (plan := saving_plan(m, device)) is not None}
+    plans, sources = generate([*(m.plan for m in useful), *saving.values(),
+                               *(b.plan for m in useful for b in m.backward)], target)
+    own = iter(plans)
+    plans = [next(own) for _ in useful]
+    saving = {place: next(own) for place in saving}
+    backwards = [tuple(replace(b, plan=next(own)) for b in m.backward) for m in useful]
     support = support_text(sources.values(), target) if sources else ""
     examples = examples or {}
-    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b)
-                for m, p, b in zip(useful, plans[:count], backwards, strict=True)]
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b,
+                        saving.get(place))
+                for place, (m, p, b) in enumerate(zip(useful, plans, backwards, strict=True))]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
     described = [described_mode(m, device) for m in distinct(named_modes(modes))]

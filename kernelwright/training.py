@@ -50,7 +50,8 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, sta
             raise NoAdjoint("the steps of a loop are one kernel, and would be one each in a backward")
         if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
             raise NoAdjoint(refused)
-        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model)))
+        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model),
+                                                    mode.rewriting.graph))
     except NoAdjoint as none:
         reason = str(none)
     except Exception as error:
