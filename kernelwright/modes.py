@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from kernelwright.adjoint.backward import Backward, handed_over, make_backward
+from kernelwright.adjoint.described import described_backward
 from kernelwright.adjoint.saved import keeps_result
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
@@ -124,14 +125,24 @@ def described_mode(mode: ModeProgram, device: Device) -> Mode:
     return replace(found, launched=mode.launched)
 
 
-def named_modes(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
+def programs_of(modes: Sequence[ModeProgram], device: Device) -> list[Plan]:
+    """All programs of one file, in the order in which their kernels are named: those of the modes, those of calls that
+    hand something over, and those of gradients."""
+    saving = [plan for m in modes if (plan := saving_plan(m, device)) is not None]
+    return [*(m.plan for m in modes), *saving, *(b.plan for m in modes for b in m.backward)]
+
+
+def named_modes(modes: Sequence[ModeProgram], device: Device) -> list[ModeProgram]:
     """The modes with the names that their kernels have in one file of all of them."""
-    plans = iter(named([m.plan for m in modes if m.runs]))
+    plans = named(programs_of([m for m in modes if m.runs], device))
+    of_gradients = iter(plans[len(plans) - sum(len(m.backward) for m in modes if m.runs):])
+    own = iter(plans)
     found = []
     for mode in modes:
-        plan = next(plans) if mode.runs else mode.plan
+        plan = next(own) if mode.runs else mode.plan
         names = {old.name: new.name for old, new in zip(mode.plan.kernels, plan.kernels, strict=True)}
-        found.append(replace(mode, plan=plan, regions=tuple(
+        backward = tuple(replace(b, plan=next(of_gradients)) for b in mode.backward) if mode.runs else ()
+        found.append(replace(mode, plan=plan, backward=backward, regions=tuple(
             replace(r, kernels=tuple(names[name] for name in r.kernels)) for r in mode.regions)))
     return found
 
@@ -142,8 +153,9 @@ def with_steps(mode: Mode, program: ModeProgram, device: Device) -> Mode:
         return mode
     steps = planned_steps(program.plan, program.captured, device) if program.runs else ()
     count, seconds = rewritten_alone(program.rewriting.graph, program.captured, device)
+    backward = tuple(described_backward(part, device) for part in program.backward) if program.runs else ()
     return replace(mode, captured_steps=captured_steps(program.captured, device), rewritten_operators=count,
-                   rewritten_seconds=seconds, steps=steps, regions=program.regions)
+                   rewritten_seconds=seconds, steps=steps, regions=program.regions, backward=backward)
 
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
@@ -161,8 +173,9 @@ def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
     those of the model; None where it hands over nothing. Callers may write into results, of which copies are kept where
     eager would not refuse that."""
     saved = handed_over(mode.backward)
-    if not saved:
-        return None
+    known: dict[Device, Plan] = vars(mode).setdefault("_saving", {})  # as of a cached property: a mode never changes
+    if not saved or device in known:
+        return known.get(device)
     graph = mode.plan.graph
     taken: dict[Node, Hashable] = {memory(n): None for n in graph.outputs if not keeps_result(memory(n), mode.captured)}
     own = tuple(in_own_memory(node, number, taken) for number, node in enumerate(saved))
@@ -171,6 +184,7 @@ def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
                      move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
                      contractions=mode.plan.contractions, fuses_products=mode.plan.fuses_products)
     assert list(plan_tensors(plan)) == list(plan_tensors(mode.plan)), "a program that saves is called like the other"
+    known[device] = plan
     return plan
 
 

@@ -95,19 +95,20 @@ def _cut(below: list[Node], later: Collection[Node], readers: Mapping[Node, list
     incoming gradient, inputs before users."""
     import networkx  # which PyTorch needs, too; loaded where there is something to choose
 
+    called = {memory(n) for n in below if any(
+        r in later and r.kind not in (*_ON_THE_WAY, *_PASSES) for r in readers.get(n, ()))}
     network: networkx.DiGraph = networkx.DiGraph()
     # A node has an entry, on the backward's side where it is computed there, and an exit, there where it is read there.
     for number, node in enumerate(below):
         entry, leaves = (number, "entry"), (number, "exit")
-        places = readers.get(node, [])
-        if any(reader in later for reader in places):
+        if any(reader in later for reader in readers.get(node, ())):
             network.add_edge(leaves, "backward")  # without a capacity: infinite
         if node.kind == "leaf":
             network.add_edge("forward", leaves, capacity=_units(_bytes(node) / device.read))
             continue
         again = _seconds_again(node, device)
-        if node.kind in _ON_THE_WAY and any(r in later and r.kind not in (*_ON_THE_WAY, *_PASSES) for r in places):
-            again += _bytes(node) / device.copy  # a call reads it from memory
+        if node in called and node.kind in _ON_THE_WAY:
+            again += _bytes(node) / device.copy
         network.add_edge("forward", entry, capacity=_units(again))
         if node in offered:
             handed = _bytes(node) / device.read + (0.0 if node in stored else _bytes(node) / device.copy)
