@@ -491,11 +491,12 @@ def test_a_backward_that_eager_refuses_is_refused(tmp_path):
 
 
 def test_a_backward_on_the_emulated_device(tmp_path):
-    path = tmp_path / "norms.py"
+    path = tmp_path / "layers.py"
     path.write_text("import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
-                    + PROBLEMS["norms"].replace("\n        ", "\n").strip() + "\n")
+                    + PROBLEMS["layers"].replace("\n        ", "\n").strip() + "\n")
     found = kernelwright.optimize(path, target="cuda", effort="quick", baselines="none")
     assert '"run": _kernelwright_training_backward' in found.source
+    assert '"run": _kernelwright_training_saving' in found.source
     assert [n for n in found.notes if n.startswith("Checked by emulation") and "training mode" in n], found.notes
 
 
