@@ -76,6 +76,19 @@ PROBLEMS = {
         def get_inputs():
             return [torch.randn(4, 4, 9, 9)]
     ''',
+    # Eager keeps its result for the backward, too.
+    "kept result": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(32, 24)
+
+            def forward(self, x):
+                return torch.softmax(self.linear(x) * 2.0, 1)
+
+        def get_inputs():
+            return [torch.randn(16, 32)]
+    ''',
     "no parameters": '''
         class Model(nn.Module):
             def forward(self, x, y):
@@ -375,6 +388,18 @@ def test_calls_without_gradients_hand_nothing_over(emitted):
         assert called
     finally:
         saving["run"] = run
+
+
+def test_a_result_that_eager_keeps_is_handed_over_itself(emitted):
+    original, made, source = emitted["kept result"]
+    assert "functional.linear(" not in programs(source)["_backward"] and "clone" not in programs(source)["_saving"]
+    for model in models(original, made)[:2]:
+        x = torch.randn(16, 32, requires_grad=True)
+        result = model(x)
+        total = (result * 1.0).square().sum()
+        result.detach().mul_(2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
