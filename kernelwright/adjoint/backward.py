@@ -64,7 +64,7 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
         graph = captured
         everything = gradients(graph, of, wanted)
     saved = () if forward is None else chosen(
-        everything.graph.outputs, everything.incoming, forward, captured, device)
+        everything.graph.outputs, everything.incoming, everything.stands_for, forward, captured, device)
     kinds = [parameters, wanted] if parameters and parameters != wanted else [wanted]
     return tuple(_planned(gradients(graph, of, kind).reading(saved), kind, captured, device, dropped)
                  for kind in kinds)

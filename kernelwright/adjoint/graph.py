@@ -8,7 +8,7 @@ of the kernels that read them, but for what the forward hands over (:mod:`kernel
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kernelwright.adjoint import bounded_losses, linear, moves, pointwise, reductions  # noqa: F401  (fills the table)
 from kernelwright.adjoint.composites import FORMS, form_of
@@ -27,13 +27,15 @@ class Gradients:
 
     graph: its inputs are those of the forward, then the gradients of ``of``, and then leaves for ``saved``; its outputs
     are those of ``gives``. of: numbers of the forward's outputs. gives: the tensors whose gradients they are, each the
-    place of an input or the name of a parameter. saved: the forward's nodes of which it reads the values.
+    place of an input or the name of a parameter. saved: the forward's nodes of which it reads the values. stands_for:
+    by the nodes that are differentiated, which may be another form, the forward's own.
     """
 
     graph: Graph
     of: tuple[int, ...]
     gives: tuple[Given, ...]
     saved: tuple[Node, ...] = ()
+    stands_for: Mapping[Node, Node] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def incoming(self) -> tuple[Node, ...]:
@@ -43,11 +45,12 @@ class Gradients:
 
     def reading(self, saved: Collection[Node]) -> Gradients:
         """The same gradients of what a forward hands over, as far as they read it. Of gradients that compute it."""
-        outputs, leaves = with_leaves(self.graph.outputs, saved)
+        forms = {own: node for node, own in self.stands_for.items()}
+        outputs, leaves = with_leaves(self.graph.outputs, [forms[node] for node in saved if node in forms])
         read = set(walk(outputs))
         used = {node: leaf for node, leaf in leaves.items() if leaf in read}
         graph = replace(self.graph, inputs=(*self.graph.inputs, *used.values()), outputs=outputs)
-        return replace(self, graph=graph, saved=tuple(used))
+        return replace(self, graph=graph, saved=tuple(self.stands_for[node] for node in used))
 
 
 def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gradients:
@@ -73,7 +76,7 @@ def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gra
         raise NoAdjoint("no input and no parameter is reached")
     results = tuple(in_own_order_of(leaves[who], found[leaves[who]]) for who in gives)
     return Gradients(Graph((*graph.inputs, *given), results, tuple(range(len(results))), (), graph.training),
-                     tuple(of), gives)
+                     tuple(of), gives, stands_for={form: node for node, form in reversed(formed.items())})
 
 
 def in_own_order_of(leaf: Node, gradient: Node) -> Node:

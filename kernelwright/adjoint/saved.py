@@ -39,12 +39,13 @@ _READ_IN_BACKWARD = ("relu", "sigmoid", "tanh", "exp", "expm1", "sqrt", "rsqrt",
 _UNITS_PER_SECOND = 1e15
 
 
-def chosen(gradients: Iterable[Node], incoming: Collection[Node], forward: Graph, captured: Graph, device: Device
-           ) -> tuple[Node, ...]:
+def chosen(gradients: Iterable[Node], incoming: Collection[Node], stands_for: Mapping[Node, Node], forward: Graph,
+           captured: Graph, device: Device) -> tuple[Node, ...]:
     """The nodes of a forward that it hands its backward, in order.
 
-    gradients: the roots of the backward's graph. incoming: its leaves for the gradients of results. forward: the graph
-    of which the program of calls is planned, rewritten from ``captured``; what it does not compute is not handed over.
+    gradients: the roots of the backward's graph. incoming: its leaves for the gradients of results. stands_for: by the
+    nodes below, the nodes of which they are forms. forward: the graph of which the program of calls is planned,
+    rewritten from ``captured``; what it does not compute is not handed over.
     """
     order = list(walk(gradients))
     later: set[Node] = set(incoming)  # what depends on the gradients of results
@@ -57,11 +58,12 @@ def chosen(gradients: Iterable[Node], incoming: Collection[Node], forward: Graph
     below = [n for n in order if n not in later]
     if any(n.get("serial", -1) >= 0 for n in below):
         return ()  # a call that draws numbers has its gradients from the original computation
-    offered = _offered(forward)
-    if offered.isdisjoint(below):
+    own, in_memory = _offered(forward), _stored(forward, captured)
+    offered = {n for n in below if stands_for.get(n) in own}
+    if not offered:
         return ()
-    stored = _stored(forward, captured)
-    return _cut(below, later, readers, offered, stored, device)
+    stored = {n for n in offered if stands_for[n] in in_memory}
+    return tuple(stands_for[n] for n in _cut(below, later, readers, offered, stored, device))
 
 
 def _offered(forward: Graph) -> set[Node]:

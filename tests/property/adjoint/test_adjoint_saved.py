@@ -40,7 +40,7 @@ def gradients_of(graph: Graph) -> Gradients:
 
 def saved_of(graph: Graph) -> tuple[Node, ...]:
     found = gradients_of(graph)
-    return chosen(found.graph.outputs, found.incoming, graph, graph, GENERIC_CPU)
+    return chosen(found.graph.outputs, found.incoming, found.stands_for, graph, graph, GENERIC_CPU)
 
 
 def layer(x: Node, name: str, width: int = 4 * WIDTH) -> Node:
@@ -76,6 +76,18 @@ def test_a_norm_is_computed_again_but_where_a_product_reads_it():
     assert set(saved_of(graph_of(layer(active, "second")))) == {product, active}
 
 
+def test_what_follows_an_operator_that_is_differentiated_in_another_form_is_handed_over():
+    loss = make("mse_loss", layer(X, "first"), leaf("target", ROWS, 4 * WIDTH, op="input"), reduction="none")
+    second = layer(loss, "second")
+    graph = Graph((X,), (make("gelu_erf", second),), 0, (), True)
+    found = gradients_of(graph)
+    assert second not in set(walk(found.graph.outputs)), "of another form it is another node"
+    assert second in saved_of(graph) and layer(X, "first") in saved_of(graph)
+    reading = found.reading(saved_of(graph))
+    assert second in reading.saved
+    assert [n for n in walk(reading.graph.outputs) if n.op == "linear"] == []
+
+
 def test_an_extremum_is_found_again_beside_the_values_that_it_is_one_of():
     product = layer(X, "weight")
     graph = graph_of(make("amax", product, axes=(1,), keepdim=False))
@@ -88,7 +100,7 @@ def test_random_numbers_hand_nothing_over():
     forward = graph_of(make("gelu_erf", drawn))
     direction = leaf("g", ROWS, 4 * WIDTH, op="input")
     roots = (make("mul", direction, make("sigmoid", drawn)),)
-    assert chosen(roots, (direction,), forward, forward, GENERIC_CPU) == ()
+    assert chosen(roots, (direction,), {drawn: drawn}, forward, forward, GENERIC_CPU) == ()
 
 
 def test_a_result_that_eager_keeps_is_handed_over_as_it_is():
