@@ -16,16 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.adjoint.backward import Backward, make_backward
+from kernelwright.adjoint.backward import Backward, handed_over, make_backward
+from kernelwright.adjoint.described import described_backward
+from kernelwright.adjoint.saved import keeps_result
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.capture.values import stored_as
 from kernelwright.codegen.generate import KernelFailed, NoSkeleton, named
 from kernelwright.codegen.source import Unsuitable
-from kernelwright.emit.facts import frozen, is_recordable
+from kernelwright.emit.facts import frozen, is_recordable, plan_tensors
 from kernelwright.emit.file import Variant
 from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.fallback import StepBack, whole_mode, without_kind
-from kernelwright.ir.graph import Graph, render
+from kernelwright.ir.graph import Graph, Result, in_own_memory, memory, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
@@ -123,14 +125,24 @@ def described_mode(mode: ModeProgram, device: Device) -> Mode:
     return replace(found, launched=mode.launched)
 
 
-def named_modes(modes: Sequence[ModeProgram]) -> list[ModeProgram]:
+def programs_of(modes: Sequence[ModeProgram], device: Device) -> list[Plan]:
+    """All programs of one file, in the order in which their kernels are named: those of the modes, those of calls that
+    hand something over, and those of gradients."""
+    saving = [plan for m in modes if (plan := saving_plan(m, device)) is not None]
+    return [*(m.plan for m in modes), *saving, *(b.plan for m in modes for b in m.backward)]
+
+
+def named_modes(modes: Sequence[ModeProgram], device: Device) -> list[ModeProgram]:
     """The modes with the names that their kernels have in one file of all of them."""
-    plans = iter(named([m.plan for m in modes if m.runs]))
+    plans = named(programs_of([m for m in modes if m.runs], device))
+    of_gradients = iter(plans[len(plans) - sum(len(m.backward) for m in modes if m.runs):])
+    own = iter(plans)
     found = []
     for mode in modes:
-        plan = next(plans) if mode.runs else mode.plan
+        plan = next(own) if mode.runs else mode.plan
         names = {old.name: new.name for old, new in zip(mode.plan.kernels, plan.kernels, strict=True)}
-        found.append(replace(mode, plan=plan, regions=tuple(
+        backward = tuple(replace(b, plan=next(of_gradients)) for b in mode.backward) if mode.runs else ()
+        found.append(replace(mode, plan=plan, backward=backward, regions=tuple(
             replace(r, kernels=tuple(names[name] for name in r.kernels)) for r in mode.regions)))
     return found
 
@@ -141,8 +153,9 @@ def with_steps(mode: Mode, program: ModeProgram, device: Device) -> Mode:
         return mode
     steps = planned_steps(program.plan, program.captured, device) if program.runs else ()
     count, seconds = rewritten_alone(program.rewriting.graph, program.captured, device)
+    backward = tuple(described_backward(part, device) for part in program.backward) if program.runs else ()
     return replace(mode, captured_steps=captured_steps(program.captured, device), rewritten_operators=count,
-                   rewritten_seconds=seconds, steps=steps, regions=program.regions)
+                   rewritten_seconds=seconds, steps=steps, regions=program.regions, backward=backward)
 
 
 def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModeProgram:
@@ -155,12 +168,34 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
                                         fuses_products=mode.plan.fuses_products))
 
 
+def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
+    """The plan of calls that record gradients: the mode's with what it hands its backward among the results, behind
+    those of the model; None where it hands over nothing. Callers may write into results, of which copies are kept where
+    eager would not refuse that."""
+    saved = handed_over(mode.backward)
+    known: dict[Device, Plan] = vars(mode).setdefault("_saving", {})  # as of a cached property: a mode never changes
+    if not saved or device in known:
+        return known.get(device)
+    graph = mode.plan.graph
+    taken: dict[Node, Hashable] = {memory(n): None for n in graph.outputs if not keeps_result(memory(n), mode.captured)}
+    own = tuple(in_own_memory(node, number, taken) for number, node in enumerate(saved))
+    graph = replace(graph, outputs=(*graph.outputs, *own), results=(*graph.results, *(Result() for _ in own)))
+    plan = make_plan(graph, mode.captured, mode.plan.kept, channels_last=mode.plan.channels_last,
+                     move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
+                     contractions=mode.plan.contractions, fuses_products=mode.plan.fuses_products)
+    assert list(plan_tensors(plan)) == list(plan_tensors(mode.plan)), "a program that saves is called like the other"
+    known[device] = plan
+    return plan
+
+
 def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) -> list[ModeProgram]:
     """The modes with the kernels that could not be written or built left to PyTorch; with all of them, where no mode
     has such a kernel. Raises what failed where no mode has any kernel. A kind of kernel that the target lacks is no
     fault: all of it go, with the rules that made it, and no more; nor are sizes that it does not take."""
-    if any(_fails_backward(mode, failed) for mode in modes):
-        return [mode.without_backward(str(failed.cause)) if _fails_backward(mode, failed) else mode for mode in modes]
+    lost = [_fails_backward(mode, failed, device) for mode in modes]
+    if any(lost):
+        return [mode.without_backward(str(failed.cause)) if fails else mode
+                for mode, fails in zip(modes, lost, strict=True)]
     if isinstance(failed.cause, NoSkeleton):
         return [_without_kind(mode, failed.cause, device) for mode in modes]
     reason = str(failed.cause) if isinstance(failed.cause, Unsuitable) else told(failed.cause)
@@ -175,9 +210,12 @@ def without(modes: Sequence[ModeProgram], failed: KernelFailed, device: Device) 
     return [with_failures(mode) for mode in result]
 
 
-def _fails_backward(mode: ModeProgram, failed: KernelFailed) -> bool:
-    """Whether a kernel that failed may be one of a mode's backward."""
+def _fails_backward(mode: ModeProgram, failed: KernelFailed, device: Device) -> bool:
+    """Whether a kernel that failed may be one of a mode's backward, or of calls that hand this what they computed."""
     own = [step.kernel for backward in mode.backward for step in backward.plan.kernels]
+    if (saving := saving_plan(mode, device)) is not None:
+        plain = [step.kernel for step in mode.plan.kernels]
+        own += [step.kernel for step in saving.kernels if step.kernel not in plain]
     if isinstance(failed.cause, NoSkeleton):
         return any(type(kernel) is failed.cause.kind for kernel in own)
     kernels = [step.kernel for step in failed.steps]
@@ -209,7 +247,8 @@ def stepped_back(mode: ModeProgram, step: StepBack, device: Device, found: str) 
     backward = mode.backward if plan.kernels else ()
     if backward and step.rewriting.dropped != mode.rewriting.dropped:  # its graph is made by the same rules
         try:
-            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model))
+            backward = make_backward(mode.captured, device, step.rewriting.dropped, frozen(mode.model),
+                                     step.rewriting.graph)
         except Exception as error:
             if not is_ours(error) or is_out_of_memory(error):
                 raise

@@ -115,6 +115,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                                                                     libraries)[0], [Tried(problem, modes, truths)])
         if not isinstance(served, list):
             file, certificates, found = served
+            modes = [replace(m, backward=()) for m in modes]  # such files leave gradients to the original computation
             notes += [*found, *([_TIMES] if timings else [])]
         else:
             notes += served
@@ -219,8 +220,11 @@ def _load(model_or_path: Any, inputs: Any, kwargs: Any, target: str, settings: S
 def _result(problem: Problem, modes: Sequence[ModeProgram], device: Device, target: str, text: str,
             notes: Sequence[str], stages: Stages, certificates: dict[str, Certificate], timings: dict[str, Any],
             module: Any) -> Result:
+    named = named_modes(modes, device)
+    own = {m.program: m.backward for m in named if m.backward}  # of one of the modes that share a program
+    shown = [replace(m, backward=own.get(m.program, ())) for m in distinct(named)]
     described = tuple(replace(with_steps(described_mode(m, device), m, device), certificate=certificates.get(m.name),
-                              timing=timings.get(m.name)) for m in distinct(named_modes(modes)))
+                              timing=timings.get(m.name)) for m in shown)
     # What is said is of what the file does: kernels that it does not have are no entry beside eager.
     described = tuple(m if m.runs else replace(
         m, timing=m.timing and m.timing.of_original(),

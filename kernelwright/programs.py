@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.adjoint.backward import handed_over
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.precision import exact_convolutions
 from kernelwright.capture.carried import Carries
@@ -48,6 +49,7 @@ from kernelwright.modes import (
     distinct,
     keeping,
     named_modes,
+    programs_of,
     stepped_back,
     unknown,
     unplanned,
@@ -334,17 +336,19 @@ def emitted_text(problem: Problem, modes: Sequence[ModeProgram], example: list[A
     useful = [m for m in modes if m.runs]
     if sized is not None:
         useful = [replace(m, backward=()) for m in useful]
-    count = len(useful)
-    plans, sources = generate([*(m.plan for m in useful), *(b.plan for m in useful for b in m.backward)], target)
-    backward = iter(plans[count:])
-    backwards = [tuple(replace(b, plan=next(backward)) for b in m.backward) for m in useful]
+    saves = [bool(handed_over(m.backward)) for m in useful]
+    plans, sources = generate(programs_of(useful, device), target)
+    own = iter(plans)
+    plans = [next(own) for _ in useful]
+    saving = [next(own) if one else None for one in saves]
+    backwards = [tuple(replace(b, plan=next(own)) for b in m.backward) for m in useful]
     support = support_text(sources.values(), target) if sources else ""
     examples = examples or {}
-    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b)
-                for m, p, b in zip(useful, plans[:count], backwards, strict=True)]
+    variants = [Variant(m.name, p, m.model, examples.get(m.dtype, example), m.recordings, m.graph, m.dtype, b, s)
+                for m, p, b, s in zip(useful, plans, backwards, saving, strict=True)]
     served = {m.model.training for m in useful}
     left = [name for name, training in (("training", True), ("inference", False)) if training not in served]
-    described = [described_mode(m, device) for m in distinct(named_modes(modes))]
+    described = [described_mode(m, device) for m in distinct(named_modes(modes, device))]
     header = make_header(problem.name, described, VERSION, device.title)
     if sized is not None:
         header = f"{header}\n\n{textwrap.fill(sized.header, 110)}"

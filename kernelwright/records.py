@@ -111,6 +111,26 @@ class RegionUse:
     torch_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardUse:
+    """A program of the file that finds gradients of calls in this mode, where these record gradients.
+
+    of: whose gradients: inputs and parameters, inputs, or parameters alone. steps: the program in order, of each kernel
+    and call what it costs; they replace no captured operators. floor_seconds: the time that no version of it can beat
+    on this device. saved: the operators whose results a call hands over to it, as ``name (file:line)``. saved_bytes: of
+    these results, which are kept from a call to its backward.
+    """
+
+    of: str
+    kernels: tuple[KernelUse, ...]
+    kept: tuple[Kept, ...]
+    steps: tuple[Step, ...]
+    floor_seconds: float
+    floor_words: str
+    saved: tuple[str, ...]
+    saved_bytes: int
+
+
 #: How a note begins that says what there was no time for.
 UNTRIED = "There was no time to "
 
@@ -166,6 +186,8 @@ class Mode:
     """The program of the file in order: kernels and what stays a torch call. Empty where the original stays."""
     regions: tuple[RegionUse, ...] = ()
     """Kernels that were measured beside the torch calls that they replace."""
+    backward: tuple[BackwardUse, ...] = ()
+    """Programs of the file that find gradients; none where the original computation finds them."""
 
     @property
     def runs(self) -> bool:

@@ -50,7 +50,8 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, sta
             raise NoAdjoint("the steps of a loop are one kernel, and would be one each in a backward")
         if any("_." in name for name in mode.captured.calls) and (refused := _refused(mode.model, example)):
             raise NoAdjoint(refused)
-        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model)))
+        return replace(mode, backward=make_backward(mode.captured, device, mode.rewriting.dropped, frozen(mode.model),
+                                                    mode.rewriting.graph))
     except NoAdjoint as none:
         reason = str(none)
     except Exception as error:
@@ -86,7 +87,7 @@ def _refused(model: nn.Module, example: Sequence[Any]) -> str:
 
 class TrainingStep(nn.Module):
     """A module whose calls record gradients and find those of all its parameters, and of the inputs that require them;
-    of all inputs where nothing does."""
+    of all inputs where nothing does. Directions are random, the same in all steps: some gradients of a sum are zero."""
 
     def __init__(self, module: nn.Module, inputs: Sequence[Any]) -> None:
         super().__init__()
@@ -105,7 +106,9 @@ class TrainingStep(nn.Module):
                 found = flatten(self.module(*inputs)).values()
                 results = [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
                 if not self.directions:
-                    self.directions = [torch.ones_like(t) for t in results]
+                    draws = torch.Generator().manual_seed(0)
+                    self.directions = [torch.randn(t.shape, generator=draws, dtype=torch.float64).to(t.device, t.dtype)
+                                       for t in results]
                 return torch.autograd.grad(results, self.leaves, self.directions, allow_unused=True)
         finally:
             for tensor in self.forced:

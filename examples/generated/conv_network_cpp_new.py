@@ -71,27 +71,22 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_ffced8019c8a"
+_KERNELWRIGHT_OPERATORS = "conv_network_30d5367ecc93"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add', 'k1_max'],
     "kernelwright_training_1": ['k2_mean_moments_add', 'k3_mean'],
-    "kernelwright_training_backward_of_parameters_0": ['k6_moments_mean', 'k7_relu', 'k8_max', 'k12_region_sum',
-                                                       'k13_sum', 'k14_sum', 'k18_region_sum', 'k19_sum', 'k20_sum'],
-    "kernelwright_training_backward_of_parameters_1": ['k9_moments_mean', 'k10_relu', 'k23_mean'],
-    "kernelwright_training_backward_of_parameters_2": ['k11_where'],
-    "kernelwright_training_backward_of_parameters_3": ['k15_mean_sum', 'k16_mul'],
-    "kernelwright_training_backward_of_parameters_4": ['k17_where'],
-    "kernelwright_training_backward_of_parameters_5": ['k21_mean_sum', 'k22_mul'],
-    "kernelwright_training_backward_0": ['k6_moments_mean', 'k7_relu', 'k8_max', 'k12_region_sum', 'k13_sum', 'k14_sum',
-                                         'k18_region_sum', 'k19_sum', 'k20_sum'],
-    "kernelwright_training_backward_1": ['k9_moments_mean', 'k10_relu', 'k23_mean'],
-    "kernelwright_training_backward_2": ['k11_where'],
-    "kernelwright_training_backward_3": ['k15_mean_sum', 'k16_mul'],
-    "kernelwright_training_backward_4": ['k17_where'],
-    "kernelwright_training_backward_5": ['k21_mean_sum', 'k22_mul'],
+    "kernelwright_training_saving_0": ['k0_mean_moments_add', 'k6_relu', 'k7_max'],
+    "kernelwright_training_saving_1": ['k2_mean_moments_add', 'k8_relu', 'k9_mean'],
+    "kernelwright_training_backward_of_parameters_0": ['k10_moments_mean', 'k11_moments_mean', 'k12_where', 'k13_mul',
+                                                       'k14_mean_sum', 'k14_mean_sum', 'k15_mul'],
+    "kernelwright_training_backward_of_parameters_1": ['k16_where', 'k17_mul', 'k18_mean_sum', 'k18_mean_sum',
+                                                       'k19_mul'],
+    "kernelwright_training_backward_0": ['k10_moments_mean', 'k11_moments_mean', 'k12_where', 'k13_mul', 'k14_mean_sum',
+                                         'k14_mean_sum', 'k15_mul'],
+    "kernelwright_training_backward_1": ['k16_where', 'k17_mul', 'k18_mean_sum', 'k18_mean_sum', 'k19_mul'],
     "kernelwright_inference_0": ['k4_max'],
     "kernelwright_inference_1": ['k5_mean'],
 }
@@ -450,11 +445,145 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
   return nullptr;
 }
 
-//// k6_moments_mean
+//// k6_relu
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// Pointwise over 32 x 32 x 16384.
+static const char* k6_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                           float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t i0 = task / 64;
+    const int64_t i1 = task / 2 % 32;
+    const int64_t block = task % 2;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
+    const real c0 = real(in1[i1]);
+    const real c1 = real(in2[i1]);
+    const real c2 = real(c1 < real(1000000000000000.0));
+    const real c3 = real(in3[i1]);
+    const real c4 = c3 + real(1e-05);
+    const real c5 = real(1) / kw_sqrt(c4);
+    const real c6 = real(1) / c1;
+    const real c7 = kw_select(c2 != real(0), c5, c6);
+    const real c8 = real(in4[i1]);
+    const real c9 = c7 * c8;
+    const real c10 = real(in5[i1]);
+    #pragma omp simd
+    for (int64_t i2 = first; i2 < last; ++i2) {
+      const real v0 = real(in0[524288 * i0 + 16384 * i1 + i2]);
+      const real v1 = v0 - c0;
+      const real v2 = v1 * c9;
+      const real v3 = kw_unfused_add(v2, c10);
+      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      out0[524288 * i0 + 16384 * i1 + i2] = v4;
+    }
+  }
+  return nullptr;
+}
+
+//// k7_max
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// Windows of 2 x 2 for each of 65536 x 64: max.
+static const char* k7_max(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 65536; ++task) {
+    const int64_t i0 = task;
+    #pragma omp simd
+    for (int64_t i1 = 0; i1 < 64; ++i1) {
+      const real v0 = real(in0[256 * i0 + 2 * i1 + 129]);
+      const real v1 = real(in0[256 * i0 + 2 * i1 + 128]);
+      const real v2 = kw_maximum(v0, v1);
+      const real v3 = real(in0[256 * i0 + 2 * i1 + 1]);
+      const real v4 = real(in0[256 * i0 + 2 * i1]);
+      const real v5 = kw_maximum(v3, v4);
+      const real v6 = kw_maximum(v2, v5);
+      out0[64 * i0 + i1] = v6;
+    }
+  }
+  return nullptr;
+}
+
+//// k8_relu
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Pointwise over 32 x 64 x 4096.
+static const char* k8_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                           float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t i0 = task / 64;
+    const int64_t i1 = task % 64;
+    const real c0 = real(in1[i1]);
+    const real c1 = real(in2[i1]);
+    const real c2 = real(c1 < real(1000000000000000.0));
+    const real c3 = real(in3[i1]);
+    const real c4 = c3 + real(1e-05);
+    const real c5 = real(1) / kw_sqrt(c4);
+    const real c6 = real(1) / c1;
+    const real c7 = kw_select(c2 != real(0), c5, c6);
+    const real c8 = real(in4[i1]);
+    const real c9 = c7 * c8;
+    const real c10 = real(in5[i1]);
+    #pragma omp simd
+    for (int64_t i2 = 0; i2 < 4096; ++i2) {
+      const real v0 = real(in0[262144 * i0 + 4096 * i1 + i2]);
+      const real v1 = v0 - c0;
+      const real v2 = v1 * c9;
+      const real v3 = kw_unfused_add(v2, c10);
+      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      out0[262144 * i0 + 4096 * i1 + i2] = v4;
+    }
+  }
+  return nullptr;
+}
+
+//// k9_mean
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
+// Rows of 32 x 32 for each of 2048: sum.
+static const char* k9_mean(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 2048; ++point) {
+    const int64_t i0 = point;
+    alignas(64) real values0[32];
+    kw_sum_of<real> accumulator0;
+    for (int64_t segment = 0; segment < 32; ++segment) {
+      const int64_t r0 = segment;
+      constexpr int64_t begin = 0, end = 32;
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        const real v0 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 65]);
+        const real v1 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 64]);
+        const real v2 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 1]);
+        const real v3 = real(in0[4096 * i0 + 128 * r0 + 2 * r1]);
+        const real v4 = kw_maximum(v2, v3);
+        const real v5 = kw_maximum(v1, v4);
+        const real v6 = kw_maximum(v0, v5);
+        values0[r1 - begin] = v6;
+      }
+      accumulator0.block(values0, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real t0 = reduced0 / real(1024.0);
+    out0[i0] = t0;
+  }
+  return nullptr;
+}
+
+//// k10_moments_mean
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Rows of 32 x 16384 for each of 32: moments.
-static const char* k6_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
-                                   float* __restrict__ out2, void* workspace) {
+static const char* k10_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                    float* __restrict__ out2, void* workspace) {
   using real = float;
   // Chunk results, then merged in order into results[point * 3 + component].
   real* const results = static_cast<real*>(workspace);
@@ -500,74 +629,11 @@ static const char* k6_moments_mean(const float* __restrict__ in0, float* __restr
   return nullptr;
 }
 
-//// k7_relu
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Pointwise over 32 x 32 x 16384.
-static const char* k7_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-                           float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task / 2 % 32;
-    const int64_t block = task % 2;
-    const int64_t first = block * 8192;
-    const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
-    const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
-    const real c4 = c3 + real(1e-05);
-    const real c5 = real(1) / kw_sqrt(c4);
-    const real c6 = real(1) / c1;
-    const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
-    #pragma omp simd
-    for (int64_t i2 = first; i2 < last; ++i2) {
-      const real v0 = real(in0[524288 * i0 + 16384 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = kw_select(v3 < real(0), real(0), v3);
-      out0[524288 * i0 + 16384 * i1 + i2] = v4;
-    }
-  }
-  return nullptr;
-}
-
-//// k8_max
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Windows of 2 x 2 for each of 65536 x 64: max.
-static const char* k8_max(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 65536; ++task) {
-    const int64_t i0 = task;
-    #pragma omp simd
-    for (int64_t i1 = 0; i1 < 64; ++i1) {
-      const real v0 = real(in0[256 * i0 + 2 * i1 + 129]);
-      const real v1 = real(in0[256 * i0 + 2 * i1 + 128]);
-      const real v2 = kw_maximum(v0, v1);
-      const real v3 = real(in0[256 * i0 + 2 * i1 + 1]);
-      const real v4 = real(in0[256 * i0 + 2 * i1]);
-      const real v5 = kw_maximum(v3, v4);
-      const real v6 = kw_maximum(v2, v5);
-      out0[64 * i0 + i1] = v6;
-    }
-  }
-  return nullptr;
-}
-
-//// k9_moments_mean
+//// k11_moments_mean
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Rows of 32 x 4096 for each of 64: moments.
-static const char* k9_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
-                                   float* __restrict__ out2, void* workspace) {
+static const char* k11_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                    float* __restrict__ out2, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -591,414 +657,160 @@ static const char* k9_moments_mean(const float* __restrict__ in0, float* __restr
   return nullptr;
 }
 
-//// k10_relu
+//// k12_where
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Pointwise over 8388608.
+static const char* k12_where(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
+                             void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 1024; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 8388608 ? first + 8192 : 8388608;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = real(v0 <= real(0.0));
+      const real v2 = real(in1[i0]);
+      const real v3 = kw_select(v1 != real(0), real(0.0), v2);
+      out0[i0] = v3;
+    }
+  }
+  return nullptr;
+}
+
+//// k13_mul
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Pointwise over 32 x 64 x 4096.
-static const char* k10_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                            const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-                            float* __restrict__ out0, void* workspace) {
+static const char* k13_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
+                           void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
   for (int64_t task = 0; task < 2048; ++task) {
     const int64_t i0 = task / 64;
     const int64_t i1 = task % 64;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
+    const real c0 = real(in2[i1]);
+    const real c1 = real(in3[i1]);
     const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
+    const real c3 = real(in4[i1]);
     const real c4 = c3 + real(1e-05);
     const real c5 = real(1) / kw_sqrt(c4);
     const real c6 = real(1) / c1;
     const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
     #pragma omp simd
     for (int64_t i2 = 0; i2 < 4096; ++i2) {
       const real v0 = real(in0[262144 * i0 + 4096 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      const real v1 = real(in1[262144 * i0 + 4096 * i1 + i2]);
+      const real v2 = v1 - c0;
+      const real v3 = v2 * c7;
+      const real v4 = v0 * v3;
       out0[262144 * i0 + 4096 * i1 + i2] = v4;
     }
   }
   return nullptr;
 }
 
-//// k11_where
+//// k14_mean_sum
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Rows of 32 x 4096 for each of 64: sum.
+static const char* k14_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 64; ++point) {
+    const int64_t i0 = point;
+    kw_sum_of<real> accumulator0;
+    for (int64_t segment = 0; segment < 128; ++segment) {
+      const int64_t r0 = segment / 4;
+      const int64_t block = segment % 4;
+      const int64_t begin = block * 1024;
+      const int64_t end = begin + 1024 < 4096 ? begin + 1024 : 4096;
+      accumulator0.block(in0 + 4096 * i0 + 262144 * r0 + begin, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real t0 = reduced0 / real(131072.0);
+    out0[i0] = t0;
+    out1[i0] = reduced0;
+  }
+  return nullptr;
+}
+
+//// k15_mul
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Pointwise over 32 x 64 x 4096.
-static const char* k11_where(const float* __restrict__ in0, const float* __restrict__ in1,
-                             const float* __restrict__ in2, const float* __restrict__ in3,
-                             const float* __restrict__ in4, const float* __restrict__ in5,
-                             const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
+static const char* k15_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                           const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0,
+                           void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
   for (int64_t task = 0; task < 2048; ++task) {
     const int64_t i0 = task / 64;
     const int64_t i1 = task % 64;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
-    const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
-    const real c4 = c3 + real(1e-05);
-    const real c5 = real(1) / kw_sqrt(c4);
-    const real c6 = real(1) / c1;
-    const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
-    #pragma omp simd
-    for (int64_t i2 = 0; i2 < 4096; ++i2) {
-      const real v0 = real(in0[262144 * i0 + 4096 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = real(v3 <= real(0.0));
-      const real v5 = real(in6[262144 * i0 + 4096 * i1 + i2]);
-      const real v6 = kw_select(v4 != real(0), real(0.0), v5);
-      out0[262144 * i0 + 4096 * i1 + i2] = v6;
-    }
-  }
-  return nullptr;
-}
-
-//// k12_region_sum
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static inline int k12_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 63 : 64; }
-static inline int k12_region_sum_offset(int i) { return i == 0 ? 0 : i == 1 ? 64 : 4032; }
-static inline int k12_region_sum_limit(int i) { (void)i; return 64; }
-static inline int k12_region_sum_stride0(int i) { (void)i; return 64; }
-struct k12_region_sum_Walk {
-  long long offset;  // of the current row in its unit, in elements
-  long long jump0;
-  inline void start(int atom, long long row) {
-    offset = k12_region_sum_offset(atom);
-    jump0 = k12_region_sum_stride0(atom); offset += row * jump0;
-  }
-  inline void next() {
-    offset += jump0;
-  }
-};
-static inline int k12_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
-  x_offset = 0; out_offset = 0;
-  x_offset += unit * 4096; out_offset += unit * 9;
-  return 64;
-}
-static inline int k12_region_sum_output(int i) { return i; }
-static const short k12_region_sum_first_part_data[10] = {
-  0, 2, 4, 6, 9, 12, 15, 17, 19, 21};
-static inline int k12_region_sum_first_part(int i) { return k12_region_sum_first_part_data[i]; }
-static const short k12_region_sum_part_data[21] = {
-  0, 3, 1, 4, 2, 5, 0, 3, 6, 1, 4, 7, 2, 5, 8, 3, 6, 4, 7, 5, 8};
-static inline int k12_region_sum_part(int i) { return k12_region_sum_part_data[i]; }
-static inline int k12_region_sum_first_task(int i) { return i * 3; }
-static const short k12_region_sum_task_list_data[9] = {
-  0, 1, 2, 0, 1, 2, 0, 1, 2};
-static inline int k12_region_sum_task_list(int i) { return k12_region_sum_task_list_data[i]; }
-static inline int k12_region_sum_first_run(int i) { return i; }
-static inline int k12_region_sum_run_start(int i) { return i == 0 ? 0 : i == 1 ? 0 : 1; }
-static inline int k12_region_sum_run_count(int i) { return i == 0 ? 63 : i == 1 ? 64 : 63; }
-static inline int k12_region_sum_run_step(int i) { (void)i; return 1; }
-
-// Sum of every step-th column.
-static inline double k12_region_sum_run(const double* sums, int count, int step) {
-  double total = 0;
-  if (step == 1) {
-#pragma omp simd reduction(+ : total)
-    for (int i = 0; i < count; ++i) total += sums[i];
-  } else {
-    for (int i = 0; i < count; ++i) total += sums[i * step];
-  }
-  return total;
-}
-
-// Sums of rows [row, end) of a unit by task; `columns` of every row exist.
-static void k12_region_sum_rows(const float* x, int columns, long long row, long long end, double* totals) {
-  (void)columns;
-  for (int task = 0; task < 9; ++task) totals[task] = 0;
-  int atom = 0;
-  while (atom + 1 < 3 && row >= k12_region_sum_first_row(atom + 1)) ++atom;
-  for (; row < end; ++atom) {
-    const long long atom_end = k12_region_sum_first_row(atom + 1);
-    const long long stop = end < atom_end ? end : atom_end;
-    const int limit = 64;
-    k12_region_sum_Walk walk;
-    walk.start(atom, row - k12_region_sum_first_row(atom));
-    alignas(64) double sums[64];
-    for (int c = 0; c < limit; ++c) sums[c] = 0;
-    for (; row < stop; ++row) {
-      const float* row0 = x + walk.offset; walk.next();
-#pragma omp simd
-      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(row0[c]);
-    }
-    for (int task = k12_region_sum_first_task(atom); task < k12_region_sum_first_task(atom + 1); ++task) {
-      const int list = k12_region_sum_task_list(task);
-      double total = 0;
-      for (int run = k12_region_sum_first_run(list); run < k12_region_sum_first_run(list + 1); ++run)
-        total += k12_region_sum_run(sums + k12_region_sum_run_start(run), k12_region_sum_run_count(run),
-                                    k12_region_sum_run_step(run));
-      totals[task] = total;
-    }
-  }
-}
-
-// Outputs of a unit from the tasks of its 1 part(s).
-static void k12_region_sum_store(const double* totals, int columns, double* out) {
-  (void)columns;
-  for (int u = 0; u < 9; ++u) {
-    double sum = 0;
-    for (int part = 0; part < 1; ++part)
-      for (int i = k12_region_sum_first_part(u); i < k12_region_sum_first_part(u + 1); ++i)
-        sum += totals[static_cast<long long>(part) * 9 + k12_region_sum_part(i)];
-    out[k12_region_sum_output(u)] = static_cast<double>(1.0 * sum);
-  }
-}
-
-static const char* k12_region_sum(const float* x, double* out, void* workspace) {
-  (void)workspace;
-#pragma omp parallel for schedule(static)
-  for (long long unit = 0; unit < 1024LL; ++unit) {
-    long long x_offset, out_offset;
-    const int columns = k12_region_sum_place(unit, x_offset, out_offset);
-    double totals[9];
-    k12_region_sum_rows(x + x_offset, columns, 0, 64LL, totals);
-    k12_region_sum_store(totals, columns, out + out_offset);
-  }
-  return nullptr;
-}
-
-//// k13_sum
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Windows of 32 for each of 288: sum.
-static const char* k13_sum(const double* __restrict__ in0, double* __restrict__ out0, void* workspace) {
-  using real = double;
-  (void)workspace;
-  {
-    #pragma omp simd
-    for (int64_t i0 = 0; i0 < 288; ++i0) {
-      const real v0 = real(in0[i0]);
-      const real v1 = real(in0[i0 + 288]);
-      const real v2 = v0 + v1;
-      const real v3 = real(in0[i0 + 576]);
-      const real v4 = real(in0[i0 + 864]);
-      const real v5 = v3 + v4;
-      const real v6 = v2 + v5;
-      const real v7 = real(in0[i0 + 1152]);
-      const real v8 = real(in0[i0 + 1440]);
-      const real v9 = v7 + v8;
-      const real v10 = real(in0[i0 + 1728]);
-      const real v11 = real(in0[i0 + 2016]);
-      const real v12 = v10 + v11;
-      const real v13 = v9 + v12;
-      const real v14 = v6 + v13;
-      const real v15 = real(in0[i0 + 2304]);
-      const real v16 = real(in0[i0 + 2592]);
-      const real v17 = v15 + v16;
-      const real v18 = real(in0[i0 + 2880]);
-      const real v19 = real(in0[i0 + 3168]);
-      const real v20 = v18 + v19;
-      const real v21 = v17 + v20;
-      const real v22 = real(in0[i0 + 3456]);
-      const real v23 = real(in0[i0 + 3744]);
-      const real v24 = v22 + v23;
-      const real v25 = real(in0[i0 + 4032]);
-      const real v26 = real(in0[i0 + 4320]);
-      const real v27 = v25 + v26;
-      const real v28 = v24 + v27;
-      const real v29 = v21 + v28;
-      const real v30 = v14 + v29;
-      const real v31 = real(in0[i0 + 4608]);
-      const real v32 = real(in0[i0 + 4896]);
-      const real v33 = v31 + v32;
-      const real v34 = real(in0[i0 + 5184]);
-      const real v35 = real(in0[i0 + 5472]);
-      const real v36 = v34 + v35;
-      const real v37 = v33 + v36;
-      const real v38 = real(in0[i0 + 5760]);
-      const real v39 = real(in0[i0 + 6048]);
-      const real v40 = v38 + v39;
-      const real v41 = real(in0[i0 + 6336]);
-      const real v42 = real(in0[i0 + 6624]);
-      const real v43 = v41 + v42;
-      const real v44 = v40 + v43;
-      const real v45 = v37 + v44;
-      const real v46 = real(in0[i0 + 6912]);
-      const real v47 = real(in0[i0 + 7200]);
-      const real v48 = v46 + v47;
-      const real v49 = real(in0[i0 + 7488]);
-      const real v50 = real(in0[i0 + 7776]);
-      const real v51 = v49 + v50;
-      const real v52 = v48 + v51;
-      const real v53 = real(in0[i0 + 8064]);
-      const real v54 = real(in0[i0 + 8352]);
-      const real v55 = v53 + v54;
-      const real v56 = real(in0[i0 + 8640]);
-      const real v57 = real(in0[i0 + 8928]);
-      const real v58 = v56 + v57;
-      const real v59 = v55 + v58;
-      const real v60 = v52 + v59;
-      const real v61 = v45 + v60;
-      const real v62 = v30 + v61;
-      const real v63 = v62 + real(0.0);
-      out0[i0] = v63;
-    }
-  }
-  return nullptr;
-}
-
-//// k14_sum
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Rows of 288 for each of 64: sum.
-static const char* k14_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
-                           void* workspace) {
-  using real = double;
-  (void)workspace;
-  for (int64_t point = 0; point < 64; ++point) {
-    const int64_t i0 = point;
-    alignas(64) real values0[288];
-    kw_sum_of<real> accumulator0;
-    {
-      constexpr int64_t begin = 0, end = 288;
-      #pragma omp simd
-      for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = real(in0[r0]);
-        const real v1 = real(in1[288 * i0 + r0]);
-        const real v2 = v0 * v1;
-        values0[r0 - begin] = v2;
-      }
-      accumulator0.block(values0, end - begin);
-    }
-    const real reduced0 = accumulator0.value();
-    out0[i0] = reduced0;
-  }
-  return nullptr;
-}
-
-//// k15_mean_sum
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Rows of 32 x 4096 for each of 64: sum, sum, sum, sum.
-static const char* k15_mean_sum(const float* __restrict__ in0, const float* __restrict__ in1,
-                                const double* __restrict__ in2, const float* __restrict__ in3,
-                                const float* __restrict__ in4, const float* __restrict__ in5,
-                                const float* __restrict__ in6, float* __restrict__ out0, float* __restrict__ out1,
-                                float* __restrict__ out2, float* __restrict__ out3, void* workspace) {
-  using real = double;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t point = 0; point < 64; ++point) {
-    const int64_t i0 = point;
-    alignas(64) real values0[1024];
-    alignas(64) real values1[1024];
-    alignas(64) real values2[1024];
-    alignas(64) real values3[1024];
-    kw_sum_of<real> accumulator0;
-    kw_sum_of<real> accumulator1;
-    kw_sum_of<real> accumulator2;
-    kw_sum_of<real> accumulator3;
-    const real c0_0 = real(in2[i0]);
-    const real c0_1 = real(in3[i0]);
-    const real c0_2 = c0_1 * real(131072.0);
-    const real c0_3 = kw_unfused_add(c0_0, c0_2);
-    const real c0_4 = c0_3 * real(7.62939453125e-06);
-    const real c0_5 = real(in4[i0]);
-    const real c0_6 = real(c0_5 < real(999999986991104.0));
-    const real c0_7 = real(in5[i0]);
-    const real c0_8 = c0_7 + real(1e-05);
-    const real c0_9 = real(1) / kw_sqrt(c0_8);
-    const real c0_10 = real(1) / c0_5;
-    const real c0_11 = kw_select(c0_6 != real(0), c0_9, c0_10);
-    for (int64_t segment = 0; segment < 128; ++segment) {
-      const int64_t r0 = segment / 4;
-      const int64_t block = segment % 4;
-      const int64_t begin = block * 1024;
-      const int64_t end = begin + 1024 < 4096 ? begin + 1024 : 4096;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[4096 * i0 + 262144 * r0 + r1]);
-        const real v1 = real(in1[4096 * i0 + 262144 * r0 + r1]);
-        const real v2 = kw_unfused_sub(v1, c0_4);
-        const real v3 = v2 * c0_11;
-        const real v4 = v0 * v3;
-        const real v5 = real(in6[4096 * i0 + 262144 * r0 + r1]);
-        const real v6 = v5 * v3;
-        values0[r1 - begin] = v4;
-        values1[r1 - begin] = v0;
-        values2[r1 - begin] = v6;
-        values3[r1 - begin] = v5;
-      }
-      accumulator0.block(values0, end - begin);
-      accumulator1.block(values1, end - begin);
-      accumulator2.block(values2, end - begin);
-      accumulator3.block(values3, end - begin);
-    }
-    const real reduced0 = accumulator0.value();
-    const real reduced1 = accumulator1.value();
-    const real reduced2 = accumulator2.value();
-    const real reduced3 = accumulator3.value();
-    const real t12 = reduced0 / real(131072.0);
-    const real t13 = reduced1 / real(131072.0);
-    out0[i0] = float(t12);
-    out1[i0] = float(t13);
-    out2[i0] = float(reduced2);
-    out3[i0] = float(reduced3);
-  }
-  return nullptr;
-}
-
-//// k16_mul
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Pointwise over 32 x 64 x 4096.
-static const char* k16_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* in3, const double* __restrict__ in4, const float* __restrict__ in5,
-                           const float* __restrict__ in6, const float* __restrict__ in7, float* out0, void* workspace) {
-  using real = double;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task % 64;
     const real c0 = real(in0[i1]);
-    const real c1 = real(c0 < real(999999986991104.0));
+    const real c1 = real(c0 < real(1000000000000000.0));
     const real c2 = real(in1[i1]);
     const real c3 = c2 + real(1e-05);
     const real c4 = real(1) / kw_sqrt(c3);
     const real c5 = real(1) / c0;
     const real c6 = kw_select(c1 != real(0), c4, c5);
-    const real c7 = real(in4[i1]);
-    const real c8 = real(in5[i1]);
-    const real c9 = c8 * real(131072.0);
-    const real c10 = kw_unfused_add(c7, c9);
-    const real c11 = c10 * real(7.62939453125e-06);
-    const real c12 = real(in6[i1]);
-    const real c13 = real(in7[i1]);
+    const real c7 = real(in2[i1]);
+    const real c8 = c6 * c7;
+    const real c9 = real(in5[i1]);
+    const real c10 = real(in6[i1]);
+    const real c11 = real(in7[i1]);
     #pragma omp simd
     for (int64_t i2 = 0; i2 < 4096; ++i2) {
-      const real v0 = real(in2[262144 * i0 + 4096 * i1 + i2]);
-      const real v1 = real(in3[262144 * i0 + 4096 * i1 + i2]);
-      const real v2 = kw_unfused_sub(v1, c11);
+      const real v0 = real(in3[262144 * i0 + 4096 * i1 + i2]);
+      const real v1 = real(in4[262144 * i0 + 4096 * i1 + i2]);
+      const real v2 = v1 - c9;
       const real v3 = v2 * c6;
-      const real v4 = v3 * c12;
+      const real v4 = v3 * c10;
       const real v5 = kw_unfused_sub(v0, v4);
-      const real v6 = v5 - c13;
-      const real v7 = c6 * v6;
-      out0[262144 * i0 + 4096 * i1 + i2] = float(v7);
+      const real v6 = v5 - c11;
+      const real v7 = c8 * v6;
+      out0[262144 * i0 + 4096 * i1 + i2] = v7;
     }
   }
   return nullptr;
 }
 
-//// k17_where
+//// k16_where
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// Pointwise over 16777216.
+static const char* k16_where(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
+                             void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 2048; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 16777216 ? first + 8192 : 16777216;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      const real v1 = real(v0 <= real(0.0));
+      const real v2 = real(in1[i0]);
+      const real v3 = kw_select(v1 != real(0), real(0.0), v2);
+      out0[i0] = v3;
+    }
+  }
+  return nullptr;
+}
+
+//// k17_mul
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Pointwise over 32 x 32 x 16384.
-static const char* k17_where(const float* __restrict__ in0, const float* __restrict__ in1,
-                             const float* __restrict__ in2, const float* __restrict__ in3,
-                             const float* __restrict__ in4, const float* __restrict__ in5,
-                             const float* __restrict__ in6, float* __restrict__ out0, void* workspace) {
+static const char* k17_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
+                           void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -1008,260 +820,38 @@ static const char* k17_where(const float* __restrict__ in0, const float* __restr
     const int64_t block = task % 2;
     const int64_t first = block * 8192;
     const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
+    const real c0 = real(in2[i1]);
+    const real c1 = real(in3[i1]);
     const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
+    const real c3 = real(in4[i1]);
     const real c4 = c3 + real(1e-05);
     const real c5 = real(1) / kw_sqrt(c4);
     const real c6 = real(1) / c1;
     const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
     #pragma omp simd
     for (int64_t i2 = first; i2 < last; ++i2) {
       const real v0 = real(in0[524288 * i0 + 16384 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = real(v3 <= real(0.0));
-      const real v5 = real(in6[524288 * i0 + 16384 * i1 + i2]);
-      const real v6 = kw_select(v4 != real(0), real(0.0), v5);
-      out0[524288 * i0 + 16384 * i1 + i2] = v6;
+      const real v1 = real(in1[524288 * i0 + 16384 * i1 + i2]);
+      const real v2 = v1 - c0;
+      const real v3 = v2 * c7;
+      const real v4 = v0 * v3;
+      out0[524288 * i0 + 16384 * i1 + i2] = v4;
     }
   }
   return nullptr;
 }
 
-//// k18_region_sum
+//// k18_mean_sum
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Rows are numbered atom by atom; an atom's rows belong to the same classes.
-static inline int k18_region_sum_first_row(int i) { return i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 127 : 128; }
-static inline int k18_region_sum_offset(int i) { return i == 0 ? 0 : i == 1 ? 128 : 16256; }
-static inline int k18_region_sum_limit(int i) { (void)i; return 128; }
-static inline int k18_region_sum_stride0(int i) { (void)i; return 128; }
-struct k18_region_sum_Walk {
-  long long offset;  // of the current row in its unit, in elements
-  long long jump0;
-  inline void start(int atom, long long row) {
-    offset = k18_region_sum_offset(atom);
-    jump0 = k18_region_sum_stride0(atom); offset += row * jump0;
-  }
-  inline void next() {
-    offset += jump0;
-  }
-};
-static inline int k18_region_sum_place(long long unit, long long& x_offset, long long& out_offset) {
-  x_offset = 0; out_offset = 0;
-  x_offset += unit * 16384; out_offset += unit * 9;
-  return 128;
-}
-static inline int k18_region_sum_output(int i) { return i; }
-static const short k18_region_sum_first_part_data[10] = {
-  0, 2, 4, 6, 9, 12, 15, 17, 19, 21};
-static inline int k18_region_sum_first_part(int i) { return k18_region_sum_first_part_data[i]; }
-static const short k18_region_sum_part_data[21] = {
-  0, 3, 1, 4, 2, 5, 0, 3, 6, 1, 4, 7, 2, 5, 8, 3, 6, 4, 7, 5, 8};
-static inline int k18_region_sum_part(int i) { return k18_region_sum_part_data[i]; }
-static inline int k18_region_sum_first_task(int i) { return i * 3; }
-static const short k18_region_sum_task_list_data[9] = {
-  0, 1, 2, 0, 1, 2, 0, 1, 2};
-static inline int k18_region_sum_task_list(int i) { return k18_region_sum_task_list_data[i]; }
-static inline int k18_region_sum_first_run(int i) { return i; }
-static inline int k18_region_sum_run_start(int i) { return i == 0 ? 0 : i == 1 ? 0 : 1; }
-static inline int k18_region_sum_run_count(int i) { return i == 0 ? 127 : i == 1 ? 128 : 127; }
-static inline int k18_region_sum_run_step(int i) { (void)i; return 1; }
-
-// Sum of every step-th column.
-static inline double k18_region_sum_run(const double* sums, int count, int step) {
-  double total = 0;
-  if (step == 1) {
-#pragma omp simd reduction(+ : total)
-    for (int i = 0; i < count; ++i) total += sums[i];
-  } else {
-    for (int i = 0; i < count; ++i) total += sums[i * step];
-  }
-  return total;
-}
-
-// Sums of rows [row, end) of a unit by task; `columns` of every row exist.
-static void k18_region_sum_rows(const float* x, int columns, long long row, long long end, double* totals) {
-  (void)columns;
-  for (int task = 0; task < 9; ++task) totals[task] = 0;
-  int atom = 0;
-  while (atom + 1 < 3 && row >= k18_region_sum_first_row(atom + 1)) ++atom;
-  for (; row < end; ++atom) {
-    const long long atom_end = k18_region_sum_first_row(atom + 1);
-    const long long stop = end < atom_end ? end : atom_end;
-    const int limit = 128;
-    k18_region_sum_Walk walk;
-    walk.start(atom, row - k18_region_sum_first_row(atom));
-    alignas(64) double sums[128];
-    for (int c = 0; c < limit; ++c) sums[c] = 0;
-    for (; row < stop; ++row) {
-      const float* row0 = x + walk.offset; walk.next();
-#pragma omp simd
-      for (int c = 0; c < limit; ++c) sums[c] += static_cast<double>(row0[c]);
-    }
-    for (int task = k18_region_sum_first_task(atom); task < k18_region_sum_first_task(atom + 1); ++task) {
-      const int list = k18_region_sum_task_list(task);
-      double total = 0;
-      for (int run = k18_region_sum_first_run(list); run < k18_region_sum_first_run(list + 1); ++run)
-        total += k18_region_sum_run(sums + k18_region_sum_run_start(run), k18_region_sum_run_count(run),
-                                    k18_region_sum_run_step(run));
-      totals[task] = total;
-    }
-  }
-}
-
-// Outputs of a unit from the tasks of its 1 part(s).
-static void k18_region_sum_store(const double* totals, int columns, double* out) {
-  (void)columns;
-  for (int u = 0; u < 9; ++u) {
-    double sum = 0;
-    for (int part = 0; part < 1; ++part)
-      for (int i = k18_region_sum_first_part(u); i < k18_region_sum_first_part(u + 1); ++i)
-        sum += totals[static_cast<long long>(part) * 9 + k18_region_sum_part(i)];
-    out[k18_region_sum_output(u)] = static_cast<double>(1.0 * sum);
-  }
-}
-
-static const char* k18_region_sum(const float* x, double* out, void* workspace) {
-  (void)workspace;
-#pragma omp parallel for schedule(static)
-  for (long long unit = 0; unit < 96LL; ++unit) {
-    long long x_offset, out_offset;
-    const int columns = k18_region_sum_place(unit, x_offset, out_offset);
-    double totals[9];
-    k18_region_sum_rows(x + x_offset, columns, 0, 128LL, totals);
-    k18_region_sum_store(totals, columns, out + out_offset);
-  }
-  return nullptr;
-}
-
-//// k19_sum
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Windows of 32 for each of 27: sum.
-static const char* k19_sum(const double* __restrict__ in0, double* __restrict__ out0, void* workspace) {
-  using real = double;
-  (void)workspace;
-  {
-    #pragma omp simd
-    for (int64_t i0 = 0; i0 < 27; ++i0) {
-      const real v0 = real(in0[i0]);
-      const real v1 = real(in0[i0 + 27]);
-      const real v2 = v0 + v1;
-      const real v3 = real(in0[i0 + 54]);
-      const real v4 = real(in0[i0 + 81]);
-      const real v5 = v3 + v4;
-      const real v6 = v2 + v5;
-      const real v7 = real(in0[i0 + 108]);
-      const real v8 = real(in0[i0 + 135]);
-      const real v9 = v7 + v8;
-      const real v10 = real(in0[i0 + 162]);
-      const real v11 = real(in0[i0 + 189]);
-      const real v12 = v10 + v11;
-      const real v13 = v9 + v12;
-      const real v14 = v6 + v13;
-      const real v15 = real(in0[i0 + 216]);
-      const real v16 = real(in0[i0 + 243]);
-      const real v17 = v15 + v16;
-      const real v18 = real(in0[i0 + 270]);
-      const real v19 = real(in0[i0 + 297]);
-      const real v20 = v18 + v19;
-      const real v21 = v17 + v20;
-      const real v22 = real(in0[i0 + 324]);
-      const real v23 = real(in0[i0 + 351]);
-      const real v24 = v22 + v23;
-      const real v25 = real(in0[i0 + 378]);
-      const real v26 = real(in0[i0 + 405]);
-      const real v27 = v25 + v26;
-      const real v28 = v24 + v27;
-      const real v29 = v21 + v28;
-      const real v30 = v14 + v29;
-      const real v31 = real(in0[i0 + 432]);
-      const real v32 = real(in0[i0 + 459]);
-      const real v33 = v31 + v32;
-      const real v34 = real(in0[i0 + 486]);
-      const real v35 = real(in0[i0 + 513]);
-      const real v36 = v34 + v35;
-      const real v37 = v33 + v36;
-      const real v38 = real(in0[i0 + 540]);
-      const real v39 = real(in0[i0 + 567]);
-      const real v40 = v38 + v39;
-      const real v41 = real(in0[i0 + 594]);
-      const real v42 = real(in0[i0 + 621]);
-      const real v43 = v41 + v42;
-      const real v44 = v40 + v43;
-      const real v45 = v37 + v44;
-      const real v46 = real(in0[i0 + 648]);
-      const real v47 = real(in0[i0 + 675]);
-      const real v48 = v46 + v47;
-      const real v49 = real(in0[i0 + 702]);
-      const real v50 = real(in0[i0 + 729]);
-      const real v51 = v49 + v50;
-      const real v52 = v48 + v51;
-      const real v53 = real(in0[i0 + 756]);
-      const real v54 = real(in0[i0 + 783]);
-      const real v55 = v53 + v54;
-      const real v56 = real(in0[i0 + 810]);
-      const real v57 = real(in0[i0 + 837]);
-      const real v58 = v56 + v57;
-      const real v59 = v55 + v58;
-      const real v60 = v52 + v59;
-      const real v61 = v45 + v60;
-      const real v62 = v30 + v61;
-      const real v63 = v62 + real(0.0);
-      out0[i0] = v63;
-    }
-  }
-  return nullptr;
-}
-
-//// k20_sum
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Rows of 27 for each of 32: sum.
-static const char* k20_sum(const double* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
-                           void* workspace) {
-  using real = double;
-  (void)workspace;
-  for (int64_t point = 0; point < 32; ++point) {
-    const int64_t i0 = point;
-    alignas(64) real values0[27];
-    kw_sum_of<real> accumulator0;
-    {
-      constexpr int64_t begin = 0, end = 27;
-      #pragma omp simd
-      for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = real(in0[r0]);
-        const real v1 = real(in1[27 * i0 + r0]);
-        const real v2 = v0 * v1;
-        values0[r0 - begin] = v2;
-      }
-      accumulator0.block(values0, end - begin);
-    }
-    const real reduced0 = accumulator0.value();
-    out0[i0] = reduced0;
-  }
-  return nullptr;
-}
-
-//// k21_mean_sum
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Rows of 32 x 16384 for each of 32: sum, sum, sum, sum.
-static const char* k21_mean_sum(const float* __restrict__ in0, const float* __restrict__ in1,
-                                const double* __restrict__ in2, const float* __restrict__ in3,
-                                const float* __restrict__ in4, const float* __restrict__ in5,
-                                const float* __restrict__ in6, float* __restrict__ out0, float* __restrict__ out1,
-                                float* __restrict__ out2, float* __restrict__ out3, void* workspace) {
-  using real = double;
-  // Chunk results, then merged in order into results[point * 4 + component].
+// Rows of 32 x 16384 for each of 32: sum.
+static const char* k18_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                void* workspace) {
+  using real = float;
+  // Chunk results, then merged in order into results[point * 1 + component].
   real* const results = static_cast<real*>(workspace);
   {
-    struct Partial0 { kw_sum_of<real> accumulator0; kw_sum_of<real> accumulator1; kw_sum_of<real> accumulator2;
-                     kw_sum_of<real> accumulator3; };
-    Partial0* const partial = reinterpret_cast<Partial0*>(static_cast<char*>(workspace) + 1024);
+    struct Partial0 { kw_sum_of<real> accumulator0; };
+    Partial0* const partial = reinterpret_cast<Partial0*>(static_cast<char*>(workspace) + 256);
     #pragma omp parallel for schedule(static)
     for (int64_t task = 0; task < 1024; ++task) {
       const int64_t point = task / 32;
@@ -1269,89 +859,42 @@ static const char* k21_mean_sum(const float* __restrict__ in0, const float* __re
       const int64_t first = chunk * 16;
       const int64_t last = first + 16 < 512 ? first + 16 : 512;
       const int64_t i0 = point;
-      alignas(64) real values0[1024];
-      alignas(64) real values1[1024];
-      alignas(64) real values2[1024];
-      alignas(64) real values3[1024];
       kw_sum_of<real> accumulator0;
-      kw_sum_of<real> accumulator1;
-      kw_sum_of<real> accumulator2;
-      kw_sum_of<real> accumulator3;
-      const real c0 = real(in2[i0]);
-      const real c1 = real(in3[i0]);
-      const real c2 = c1 * real(524288.0);
-      const real c3 = kw_unfused_add(c0, c2);
-      const real c4 = c3 * real(1.9073486328125e-06);
-      const real c5 = real(in4[i0]);
-      const real c6 = real(c5 < real(999999986991104.0));
-      const real c7 = real(in5[i0]);
-      const real c8 = c7 + real(1e-05);
-      const real c9 = real(1) / kw_sqrt(c8);
-      const real c10 = real(1) / c5;
-      const real c11 = kw_select(c6 != real(0), c9, c10);
       for (int64_t segment = first; segment < last; ++segment) {
         const int64_t r0 = segment / 16;
         const int64_t block = segment % 16;
         const int64_t begin = block * 1024;
         const int64_t end = begin + 1024 < 16384 ? begin + 1024 : 16384;
-        #pragma omp simd
-        for (int64_t r1 = begin; r1 < end; ++r1) {
-          const real v0 = real(in0[16384 * i0 + 524288 * r0 + r1]);
-          const real v1 = real(in1[16384 * i0 + 524288 * r0 + r1]);
-          const real v2 = kw_unfused_sub(v1, c4);
-          const real v3 = v2 * c11;
-          const real v4 = v0 * v3;
-          const real v5 = real(in6[16384 * i0 + 524288 * r0 + r1]);
-          const real v6 = v5 * v3;
-          values0[r1 - begin] = v4;
-          values1[r1 - begin] = v0;
-          values2[r1 - begin] = v6;
-          values3[r1 - begin] = v5;
-        }
-        accumulator0.block(values0, end - begin);
-        accumulator1.block(values1, end - begin);
-        accumulator2.block(values2, end - begin);
-        accumulator3.block(values3, end - begin);
+        accumulator0.block(in0 + 16384 * i0 + 524288 * r0 + begin, end - begin);
       }
-      partial[task] = {accumulator0, accumulator1, accumulator2, accumulator3};
+      partial[task] = {accumulator0};
     }
     for (int64_t point = 0; point < 32; ++point) {
       Partial0 whole = partial[point * 32];
       for (int64_t chunk = 1; chunk < 32; ++chunk) {
         whole.accumulator0.merge(partial[point * 32 + chunk].accumulator0);
-        whole.accumulator1.merge(partial[point * 32 + chunk].accumulator1);
-        whole.accumulator2.merge(partial[point * 32 + chunk].accumulator2);
-        whole.accumulator3.merge(partial[point * 32 + chunk].accumulator3);
       }
-      results[point * 4] = whole.accumulator0.value();
-      results[point * 4 + 1] = whole.accumulator1.value();
-      results[point * 4 + 2] = whole.accumulator2.value();
-      results[point * 4 + 3] = whole.accumulator3.value();
+      results[point] = whole.accumulator0.value();
     }
   }
   for (int64_t point = 0; point < 32; ++point) {
     const int64_t i0 = point;
-    const real reduced0 = results[point * 4];
-    const real reduced1 = results[point * 4 + 1];
-    const real reduced2 = results[point * 4 + 2];
-    const real reduced3 = results[point * 4 + 3];
+    const real reduced0 = results[point];
     const real c0 = reduced0 / real(524288.0);
-    const real c1 = reduced1 / real(524288.0);
-    out0[i0] = float(c0);
-    out1[i0] = float(c1);
-    out2[i0] = float(reduced2);
-    out3[i0] = float(reduced3);
+    out0[i0] = c0;
+    out1[i0] = reduced0;
   }
   return nullptr;
 }
 
-//// k22_mul
+//// k19_mul
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Pointwise over 32 x 32 x 16384.
-static const char* k22_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* in3, const double* __restrict__ in4, const float* __restrict__ in5,
-                           const float* __restrict__ in6, const float* __restrict__ in7, float* out0, void* workspace) {
-  using real = double;
+static const char* k19_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+                           const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0,
+                           void* workspace) {
+  using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
   for (int64_t task = 0; task < 2048; ++task) {
@@ -1361,66 +904,29 @@ static const char* k22_mul(const float* __restrict__ in0, const float* __restric
     const int64_t first = block * 8192;
     const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
     const real c0 = real(in0[i1]);
-    const real c1 = real(c0 < real(999999986991104.0));
+    const real c1 = real(c0 < real(1000000000000000.0));
     const real c2 = real(in1[i1]);
     const real c3 = c2 + real(1e-05);
     const real c4 = real(1) / kw_sqrt(c3);
     const real c5 = real(1) / c0;
     const real c6 = kw_select(c1 != real(0), c4, c5);
-    const real c7 = real(in4[i1]);
-    const real c8 = real(in5[i1]);
-    const real c9 = c8 * real(524288.0);
-    const real c10 = kw_unfused_add(c7, c9);
-    const real c11 = c10 * real(1.9073486328125e-06);
-    const real c12 = real(in6[i1]);
-    const real c13 = real(in7[i1]);
+    const real c7 = real(in2[i1]);
+    const real c8 = c6 * c7;
+    const real c9 = real(in5[i1]);
+    const real c10 = real(in6[i1]);
+    const real c11 = real(in7[i1]);
     #pragma omp simd
     for (int64_t i2 = first; i2 < last; ++i2) {
-      const real v0 = real(in2[524288 * i0 + 16384 * i1 + i2]);
-      const real v1 = real(in3[524288 * i0 + 16384 * i1 + i2]);
-      const real v2 = kw_unfused_sub(v1, c11);
+      const real v0 = real(in3[524288 * i0 + 16384 * i1 + i2]);
+      const real v1 = real(in4[524288 * i0 + 16384 * i1 + i2]);
+      const real v2 = v1 - c9;
       const real v3 = v2 * c6;
-      const real v4 = v3 * c12;
+      const real v4 = v3 * c10;
       const real v5 = kw_unfused_sub(v0, v4);
-      const real v6 = v5 - c13;
-      const real v7 = c6 * v6;
-      out0[524288 * i0 + 16384 * i1 + i2] = float(v7);
+      const real v6 = v5 - c11;
+      const real v7 = c8 * v6;
+      out0[524288 * i0 + 16384 * i1 + i2] = v7;
     }
-  }
-  return nullptr;
-}
-
-//// k23_mean
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
-// Rows of 32 x 32 for each of 2048: sum.
-static const char* k23_mean(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t point = 0; point < 2048; ++point) {
-    const int64_t i0 = point;
-    alignas(64) real values0[32];
-    kw_sum_of<real> accumulator0;
-    for (int64_t segment = 0; segment < 32; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 32;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 65]);
-        const real v1 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 64]);
-        const real v2 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 1]);
-        const real v3 = real(in0[4096 * i0 + 128 * r0 + 2 * r1]);
-        const real v4 = kw_maximum(v2, v3);
-        const real v5 = kw_maximum(v1, v4);
-        const real v6 = kw_maximum(v0, v5);
-        values0[r1 - begin] = v6;
-      }
-      accumulator0.block(values0, end - begin);
-    }
-    const real reduced0 = accumulator0.value();
-    const real t0 = reduced0 / real(1024.0);
-    out0[i0] = t0;
   }
   return nullptr;
 }
@@ -1580,254 +1086,180 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     return nullptr;
 }
 
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* ) {
+    auto* _t17_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm1_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm1_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm1_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm1_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* relu_k6_ptr = static_cast<float*>(tensors[7]);
+    auto* amax_k7_ptr = static_cast<float*>(tensors[8]);
+    auto* workspace = static_cast<char*>(tensors[9]);
+    auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
+                                                  mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out3,
+                                                  norm1_running_var_out4, workspace + 768)) return failure;
+    if (const char* failure = k6_relu(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr,
+                                      norm1_bias_ptr, relu_k6_ptr, nullptr)) return failure;
+    if (const char* failure = k7_max(relu_k6_ptr, amax_k7_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* ) {
+    auto* _t26_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm2_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm2_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* relu_k8_ptr = static_cast<float*>(tensors[7]);
+    auto* mean_k9_ptr = static_cast<float*>(tensors[8]);
+    alignas(256) char workspace[768];
+    auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k2_mean_moments_add(_t26_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+                                                  mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out3,
+                                                  norm2_running_var_out4, nullptr)) return failure;
+    if (const char* failure = k8_relu(_t26_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr,
+                                      norm2_bias_ptr, relu_k8_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mean(relu_k8_ptr, mean_k9_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k6_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k6_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k6_2_ptr = static_cast<float*>(tensors[3]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* relu_k7_ptr = static_cast<float*>(tensors[6]);
-    auto* amax_k8_ptr = static_cast<float*>(tensors[7]);
-    auto* conv2_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* sum_k14_ptr = static_cast<double*>(tensors[9]);
-    auto* x_ptr = static_cast<const float*>(tensors[10]);
-    auto* conv1_weight_ptr = static_cast<const float*>(tensors[11]);
-    auto* sum_k20_ptr = static_cast<double*>(tensors[12]);
-    auto* workspace = static_cast<char*>(tensors[13]);
-    auto* region_sum_k12_ptr = reinterpret_cast<double*>(workspace);
-    auto* sum_k13_ptr = reinterpret_cast<double*>(workspace + 73728);
-    auto* region_sum_k18_ptr = reinterpret_cast<double*>(workspace + 76032);
-    auto* sum_k19_ptr = reinterpret_cast<double*>(workspace + 82944);
-    if (const char* failure = k6_moments_mean(_t11_convolution_ptr, std_k6_0_ptr, var_k6_1_ptr, mean_k6_2_ptr,
-                                              workspace + 83200)) return failure;
-    if (const char* failure = k7_relu(_t11_convolution_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr, _t12_reshape_ptr,
-                                      norm1_bias_ptr, relu_k7_ptr, nullptr)) return failure;
-    if (const char* failure = k8_max(relu_k7_ptr, amax_k8_ptr, nullptr)) return failure;
-    if (const char* failure = k12_region_sum(amax_k8_ptr, region_sum_k12_ptr, nullptr)) return failure;
-    if (const char* failure = k13_sum(region_sum_k12_ptr, sum_k13_ptr, nullptr)) return failure;
-    if (const char* failure = k14_sum(sum_k13_ptr, conv2_weight_ptr, sum_k14_ptr, nullptr)) return failure;
-    if (const char* failure = k18_region_sum(x_ptr, region_sum_k18_ptr, nullptr)) return failure;
-    if (const char* failure = k19_sum(region_sum_k18_ptr, sum_k19_ptr, nullptr)) return failure;
-    if (const char* failure = k20_sum(sum_k19_ptr, conv1_weight_ptr, sum_k20_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* ) {
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k9_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k9_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k9_2_ptr = static_cast<float*>(tensors[3]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* relu_k10_ptr = static_cast<float*>(tensors[6]);
-    auto* mean_k23_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k9_moments_mean(_t33_convolution_ptr, std_k9_0_ptr, var_k9_1_ptr, mean_k9_2_ptr,
-                                              nullptr)) return failure;
-    if (const char* failure = k10_relu(_t33_convolution_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                       _t13_reshape_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr)) return failure;
-    if (const char* failure = k23_mean(relu_k10_ptr, mean_k23_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* ) {
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t43_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* where_k11_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k11_where(_t33_convolution_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                        _t13_reshape_ptr, norm2_bias_ptr, _t43_max_pool2d_with_indices_backward_ptr,
-                                        where_k11_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_3(void* const* tensors, void* ) {
-    auto* _t47_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* sum_k14_ptr = static_cast<const double*>(tensors[2]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k11_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k15_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k15_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k16_ptr = static_cast<float*>(tensors[9]);
-    alignas(256) char workspace[512];
-    auto* mean_k15_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k15_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k15_mean_sum(_t47_mul_ptr, _t33_convolution_ptr, sum_k14_ptr, conv2_bias_ptr,
-                                           std_k9_0_ptr, var_k9_1_ptr, where_k11_ptr, mean_k15_0_ptr, mean_k15_1_ptr,
-                                           sum_k15_2_ptr, sum_k15_3_ptr, nullptr)) return failure;
-    if (const char* failure = k16_mul(std_k9_0_ptr, var_k9_1_ptr, _t47_mul_ptr, _t33_convolution_ptr, sum_k14_ptr,
-                                      conv2_bias_ptr, mean_k15_0_ptr, mean_k15_1_ptr, mul_k16_ptr,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* std_k10_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k10_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k10_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
+    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k14_1_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[8]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
+    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* std_k11_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k11_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k11_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k12_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k13_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k10_moments_mean(saved_0_ptr, std_k10_0_ptr, var_k10_1_ptr, mean_k10_2_ptr,
+                                               workspace + 67110144)) return failure;
+    if (const char* failure = k11_moments_mean(saved_3_ptr, std_k11_0_ptr, var_k11_1_ptr, mean_k11_2_ptr,
+                                               nullptr)) return failure;
+    if (const char* failure = k12_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k12_ptr,
+                                        nullptr)) return failure;
+    if (const char* failure = k13_mul(where_k12_ptr, saved_3_ptr, mean_k11_2_ptr, std_k11_0_ptr, var_k11_1_ptr,
+                                      mul_k13_ptr, nullptr)) return failure;
+    if (const char* failure = k14_mean_sum(mul_k13_ptr, mean_k14_0_ptr, sum_k14_1_ptr, nullptr)) return failure;
+    if (const char* failure = k14_mean_sum(where_k12_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, nullptr)) return failure;
+    if (const char* failure = k15_mul(std_k11_0_ptr, var_k11_1_ptr, norm2_weight_ptr, where_k12_ptr, saved_3_ptr,
+                                      mean_k11_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_4(void* const* tensors, void* ) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t55_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* where_k17_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k17_where(_t11_convolution_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                        _t12_reshape_ptr, norm1_bias_ptr, _t55_max_pool2d_with_indices_backward_ptr,
-                                        where_k17_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_5(void* const* tensors, void* ) {
-    auto* _t61_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* sum_k20_ptr = static_cast<const double*>(tensors[2]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k17_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k21_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k21_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k22_ptr = static_cast<float*>(tensors[9]);
+extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* ) {
+    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k10_2_ptr = static_cast<const float*>(tensors[3]);
+    auto* std_k10_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* var_k10_1_ptr = static_cast<const float*>(tensors[5]);
+    auto* sum_k18_1_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k18_1_2_ptr = static_cast<float*>(tensors[7]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
+    auto* mul_k19_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k21_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k21_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k21_mean_sum(_t61_mul_ptr, _t11_convolution_ptr, sum_k20_ptr, conv1_bias_ptr,
-                                           std_k6_0_ptr, var_k6_1_ptr, where_k17_ptr, mean_k21_0_ptr, mean_k21_1_ptr,
-                                           sum_k21_2_ptr, sum_k21_3_ptr, workspace + 512)) return failure;
-    if (const char* failure = k22_mul(std_k6_0_ptr, var_k6_1_ptr, _t61_mul_ptr, _t11_convolution_ptr, sum_k20_ptr,
-                                      conv1_bias_ptr, mean_k21_0_ptr, mean_k21_1_ptr, mul_k22_ptr,
+    auto* where_k16_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k17_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k18_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k18_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k16_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k16_ptr,
+                                        nullptr)) return failure;
+    if (const char* failure = k17_mul(where_k16_ptr, saved_0_ptr, mean_k10_2_ptr, std_k10_0_ptr, var_k10_1_ptr,
+                                      mul_k17_ptr, nullptr)) return failure;
+    if (const char* failure = k18_mean_sum(mul_k17_ptr, mean_k18_0_ptr, sum_k18_1_ptr,
+                                           workspace + 134218240)) return failure;
+    if (const char* failure = k18_mean_sum(where_k16_ptr, mean_k18_0_2_ptr, sum_k18_1_2_ptr,
+                                           workspace + 134218240)) return failure;
+    if (const char* failure = k19_mul(std_k10_0_ptr, var_k10_1_ptr, norm1_weight_ptr, where_k16_ptr, saved_0_ptr,
+                                      mean_k10_2_ptr, mean_k18_0_ptr, mean_k18_0_2_ptr, mul_k19_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k6_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k6_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k6_2_ptr = static_cast<float*>(tensors[3]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* relu_k7_ptr = static_cast<float*>(tensors[6]);
-    auto* amax_k8_ptr = static_cast<float*>(tensors[7]);
-    auto* conv2_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* sum_k14_ptr = static_cast<double*>(tensors[9]);
-    auto* x_ptr = static_cast<const float*>(tensors[10]);
-    auto* conv1_weight_ptr = static_cast<const float*>(tensors[11]);
-    auto* sum_k20_ptr = static_cast<double*>(tensors[12]);
-    auto* workspace = static_cast<char*>(tensors[13]);
-    auto* region_sum_k12_ptr = reinterpret_cast<double*>(workspace);
-    auto* sum_k13_ptr = reinterpret_cast<double*>(workspace + 73728);
-    auto* region_sum_k18_ptr = reinterpret_cast<double*>(workspace + 76032);
-    auto* sum_k19_ptr = reinterpret_cast<double*>(workspace + 82944);
-    if (const char* failure = k6_moments_mean(_t11_convolution_ptr, std_k6_0_ptr, var_k6_1_ptr, mean_k6_2_ptr,
-                                              workspace + 83200)) return failure;
-    if (const char* failure = k7_relu(_t11_convolution_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr, _t12_reshape_ptr,
-                                      norm1_bias_ptr, relu_k7_ptr, nullptr)) return failure;
-    if (const char* failure = k8_max(relu_k7_ptr, amax_k8_ptr, nullptr)) return failure;
-    if (const char* failure = k12_region_sum(amax_k8_ptr, region_sum_k12_ptr, nullptr)) return failure;
-    if (const char* failure = k13_sum(region_sum_k12_ptr, sum_k13_ptr, nullptr)) return failure;
-    if (const char* failure = k14_sum(sum_k13_ptr, conv2_weight_ptr, sum_k14_ptr, nullptr)) return failure;
-    if (const char* failure = k18_region_sum(x_ptr, region_sum_k18_ptr, nullptr)) return failure;
-    if (const char* failure = k19_sum(region_sum_k18_ptr, sum_k19_ptr, nullptr)) return failure;
-    if (const char* failure = k20_sum(sum_k19_ptr, conv1_weight_ptr, sum_k20_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* ) {
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k9_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k9_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k9_2_ptr = static_cast<float*>(tensors[3]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* relu_k10_ptr = static_cast<float*>(tensors[6]);
-    auto* mean_k23_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k9_moments_mean(_t33_convolution_ptr, std_k9_0_ptr, var_k9_1_ptr, mean_k9_2_ptr,
-                                              nullptr)) return failure;
-    if (const char* failure = k10_relu(_t33_convolution_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                       _t13_reshape_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr)) return failure;
-    if (const char* failure = k23_mean(relu_k10_ptr, mean_k23_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* ) {
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t43_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* where_k11_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k11_where(_t33_convolution_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                        _t13_reshape_ptr, norm2_bias_ptr, _t43_max_pool2d_with_indices_backward_ptr,
-                                        where_k11_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_3(void* const* tensors, void* ) {
-    auto* _t47_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t33_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* sum_k14_ptr = static_cast<const double*>(tensors[2]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k11_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k15_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k15_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k16_ptr = static_cast<float*>(tensors[9]);
-    alignas(256) char workspace[512];
-    auto* mean_k15_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k15_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k15_mean_sum(_t47_mul_ptr, _t33_convolution_ptr, sum_k14_ptr, conv2_bias_ptr,
-                                           std_k9_0_ptr, var_k9_1_ptr, where_k11_ptr, mean_k15_0_ptr, mean_k15_1_ptr,
-                                           sum_k15_2_ptr, sum_k15_3_ptr, nullptr)) return failure;
-    if (const char* failure = k16_mul(std_k9_0_ptr, var_k9_1_ptr, _t47_mul_ptr, _t33_convolution_ptr, sum_k14_ptr,
-                                      conv2_bias_ptr, mean_k15_0_ptr, mean_k15_1_ptr, mul_k16_ptr,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* std_k10_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k10_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k10_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
+    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k14_1_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[8]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
+    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* std_k11_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k11_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k11_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k12_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k13_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k10_moments_mean(saved_0_ptr, std_k10_0_ptr, var_k10_1_ptr, mean_k10_2_ptr,
+                                               workspace + 67110144)) return failure;
+    if (const char* failure = k11_moments_mean(saved_3_ptr, std_k11_0_ptr, var_k11_1_ptr, mean_k11_2_ptr,
+                                               nullptr)) return failure;
+    if (const char* failure = k12_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k12_ptr,
+                                        nullptr)) return failure;
+    if (const char* failure = k13_mul(where_k12_ptr, saved_3_ptr, mean_k11_2_ptr, std_k11_0_ptr, var_k11_1_ptr,
+                                      mul_k13_ptr, nullptr)) return failure;
+    if (const char* failure = k14_mean_sum(mul_k13_ptr, mean_k14_0_ptr, sum_k14_1_ptr, nullptr)) return failure;
+    if (const char* failure = k14_mean_sum(where_k12_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, nullptr)) return failure;
+    if (const char* failure = k15_mul(std_k11_0_ptr, var_k11_1_ptr, norm2_weight_ptr, where_k12_ptr, saved_3_ptr,
+                                      mean_k11_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_4(void* const* tensors, void* ) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[4]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t55_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* where_k17_ptr = static_cast<float*>(tensors[7]);
-    if (const char* failure = k17_where(_t11_convolution_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                        _t12_reshape_ptr, norm1_bias_ptr, _t55_max_pool2d_with_indices_backward_ptr,
-                                        where_k17_ptr, nullptr)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_5(void* const* tensors, void* ) {
-    auto* _t61_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* sum_k20_ptr = static_cast<const double*>(tensors[2]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k17_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k21_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k21_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k22_ptr = static_cast<float*>(tensors[9]);
+extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* ) {
+    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k10_2_ptr = static_cast<const float*>(tensors[3]);
+    auto* std_k10_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* var_k10_1_ptr = static_cast<const float*>(tensors[5]);
+    auto* sum_k18_1_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k18_1_2_ptr = static_cast<float*>(tensors[7]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
+    auto* mul_k19_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k21_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k21_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k21_mean_sum(_t61_mul_ptr, _t11_convolution_ptr, sum_k20_ptr, conv1_bias_ptr,
-                                           std_k6_0_ptr, var_k6_1_ptr, where_k17_ptr, mean_k21_0_ptr, mean_k21_1_ptr,
-                                           sum_k21_2_ptr, sum_k21_3_ptr, workspace + 512)) return failure;
-    if (const char* failure = k22_mul(std_k6_0_ptr, var_k6_1_ptr, _t61_mul_ptr, _t11_convolution_ptr, sum_k20_ptr,
-                                      conv1_bias_ptr, mean_k21_0_ptr, mean_k21_1_ptr, mul_k22_ptr,
+    auto* where_k16_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k17_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k18_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k18_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k16_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k16_ptr,
+                                        nullptr)) return failure;
+    if (const char* failure = k17_mul(where_k16_ptr, saved_0_ptr, mean_k10_2_ptr, std_k10_0_ptr, var_k10_1_ptr,
+                                      mul_k17_ptr, nullptr)) return failure;
+    if (const char* failure = k18_mean_sum(mul_k17_ptr, mean_k18_0_ptr, sum_k18_1_ptr,
+                                           workspace + 134218240)) return failure;
+    if (const char* failure = k18_mean_sum(where_k16_ptr, mean_k18_0_2_ptr, sum_k18_1_2_ptr,
+                                           workspace + 134218240)) return failure;
+    if (const char* failure = k19_mul(std_k10_0_ptr, var_k10_1_ptr, norm1_weight_ptr, where_k16_ptr, saved_0_ptr,
+                                      mean_k10_2_ptr, mean_k18_0_ptr, mean_k18_0_2_ptr, mul_k19_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
@@ -1891,263 +1323,227 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     return (_kernelwright_laid(_t33_linear, (10, 1)),)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv1_weight, conv1_bias,
-                                                  norm1_weight, norm1_bias, conv2_weight, conv2_bias, norm2_weight,
-                                                  norm2_bias, classify_weight):
-    """The program of training backward of parameters mode: 18 kernels, 21 torch calls."""
+def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias, norm1_weight, norm1_bias, conv2_weight,
+                                  conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
+                                  norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean,
+                                  norm1_running_var, norm2_running_mean, norm2_running_var):
+    """The program of training saving mode: 6 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t11_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    _t12_reshape = norm1_weight.reshape((1, 32, 1, 1)).contiguous()
-    _t13_reshape = norm2_weight.reshape((1, 64, 1, 1)).contiguous()
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t15_reshape = _t14_matmul.reshape((32, 64, 1, 1))
-    del _t14_matmul
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t16_div = (_t15_reshape / 1024.0)
-    del _t15_reshape
-    _t17_expand = _t16_div.expand((32, 64, 32, 32))
-    del _t16_div
-    _t18_permute = gradient_of_output_0.permute((1, 0))
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t19_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t20_reshape = _t19_sum.reshape((10,))
-    del _t19_sum
-    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    relu_k7 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    amax_k8 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14 = torch.empty((1, 1, 64, 1, 1, 1), dtype=torch.float64, device=_device)
-    sum_k20 = torch.empty((1, 1, 32, 1, 1, 1), dtype=torch.float64, device=_device)
-    workspace = torch.empty(116480, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t11_convolution, std_k6_0,
-                         var_k6_1, mean_k6_2, _t12_reshape, norm1_bias, relu_k7, amax_k8, conv2_weight, sum_k14, x,
-                         conv1_weight, sum_k20, workspace)
+    _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
+    _t17_convolution = _t17_convolution_shown.contiguous()
+    relu_k6 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    amax_k7 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
+                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, relu_k6,
+                         amax_k7, workspace)
+    torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t32_reshape = amax_k8.reshape((32, 32, 64, 64))
-    del amax_k8
+    _t25_reshape = amax_k7.reshape((32, 32, 64, 64))
+    del amax_k7
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t33_convolution = torch.nn.functional.conv2d(_t32_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
-                                                  1).contiguous()
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t34_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k7, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t35_item = _t34_max_pool2d_with_indices[1]
-    del _t34_max_pool2d_with_indices
-    std_k9_0 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    var_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mean_k9_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    relu_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k23 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t33_convolution, std_k9_0,
-                         var_k9_1, mean_k9_2, _t13_reshape, norm2_bias, relu_k10, mean_k23)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k10, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t42_item = _t41_max_pool2d_with_indices[1]
-    del _t41_max_pool2d_with_indices
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t17_expand,
-        relu_k10, [2, 2], [2, 2], [0, 0], [1, 1], False, _t42_item).contiguous()
-    del _t17_expand, relu_k10, _t42_item
-    _t44_reshape = mean_k23.reshape((32, 64))
-    del mean_k23
+    _t26_convolution_shown = torch.nn.functional.conv2d(_t25_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+                                                        1)
+    _t26_convolution = _t26_convolution_shown.contiguous()
+    relu_k8 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    mean_k9 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t26_convolution, norm2_running_mean,
+                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, relu_k8,
+                         mean_k9)
+    torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
+    _t34_reshape = mean_k9.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t45_matmul = torch.matmul(_t18_permute, _t44_reshape)
-    del _t18_permute, _t44_reshape
-    where_k11 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t33_convolution, mean_k9_2,
-                         std_k9_0, var_k9_1, _t13_reshape, norm2_bias, _t43_max_pool2d_with_indices_backward, where_k11)
-    del mean_k9_2, _t43_max_pool2d_with_indices_backward
+    _t35_linear = torch.nn.functional.linear(_t34_reshape, classify_weight, classify_bias)
+    norm1_num_batches_tracked.add_(1)
+    norm2_num_batches_tracked.add_(1)
+    return (_kernelwright_laid(_t35_linear, (10, 1)), _t17_convolution_shown, relu_k6, _t25_reshape,
+            _t26_convolution_shown, relu_k8, mean_k9,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                                  saved_3, saved_4, saved_5, norm1_weight, norm2_weight,
+                                                  classify_weight, conv2_weight, conv1_weight):
+    """The program of training backward of parameters mode: 12 kernels, 17 torch calls."""
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
+    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
+    del _t13_matmul
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t15_div = (_t14_reshape / 1024.0)
+    del _t14_reshape
+    _t16_expand = _t15_div.expand((32, 64, 32, 32))
+    del _t15_div
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t47_mul = (where_k11 * _t13_reshape).contiguous()
-    del _t13_reshape
-    sum_k15_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k15_3 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k16 = _t33_convolution  # in place
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_3", _stream, _t47_mul, _t33_convolution, sum_k14,
-                         conv2_bias, std_k9_0, var_k9_1, where_k11, sum_k15_2, sum_k15_3, mul_k16)
-    del where_k11, std_k9_0, var_k9_1, _t47_mul, _t33_convolution, sum_k14
+    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
+        [1, 1], False)
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t53_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k16, _t32_reshape, conv2_weight, [64],
+    _t18_item = _t17_max_pool2d_with_indices[1]
+    del _t17_max_pool2d_with_indices
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
+        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
+    del _t16_expand, _t18_item
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
+        [1, 1], False)
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t21_item = _t20_max_pool2d_with_indices[1]
+    del _t20_max_pool2d_with_indices
+    _t22_permute = gradient_of_output_0.permute((1, 0))
+    _t23_reshape = saved_5.reshape((32, 64))
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
+    del _t22_permute, _t23_reshape
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t26_reshape = _t25_sum.reshape((10,))
+    del _t25_sum
+    std_k10_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k10_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k10_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k15 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k10_0, var_k10_1,
+                         mean_k10_2, saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k14_1, sum_k14_1_2,
+                         norm2_weight, mul_k15, workspace)
+    del _t19_max_pool2d_with_indices_backward, workspace
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, saved_2, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k16, _t32_reshape
+    del mul_k15
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t54_item = _t53_convolution_backward[0]
+    _t41_item = _t40_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t54_item, relu_k7,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t35_item).contiguous()
-    del _t54_item, relu_k7, _t35_item
+    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
+        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
+    del _t41_item, _t21_item
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t56_item = _t53_convolution_backward[1]
+    _t43_item = _t40_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t57_item = _t53_convolution_backward[2]
-    del _t53_convolution_backward
-    _t58_reshape = sum_k15_2.reshape((64,))
-    del sum_k15_2
-    _t59_reshape = sum_k15_3.reshape((64,))
-    del sum_k15_3
-    where_k17 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_4", _stream, _t11_convolution, mean_k6_2,
-                         std_k6_0, var_k6_1, _t12_reshape, norm1_bias, _t55_max_pool2d_with_indices_backward, where_k17)
-    del mean_k6_2, _t55_max_pool2d_with_indices_backward
+    _t44_item = _t40_convolution_backward[2]
+    del _t40_convolution_backward
+    _t45_reshape = sum_k14_1.reshape((64,))
+    del sum_k14_1
+    _t46_reshape = sum_k14_1_2.reshape((64,))
+    del sum_k14_1_2
+    sum_k18_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k18_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k19 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_1,
+                         _t42_max_pool2d_with_indices_backward, saved_0, mean_k10_2, std_k10_0, var_k10_1, sum_k18_1,
+                         sum_k18_1_2, norm1_weight, mul_k19, workspace)
+    del _t42_max_pool2d_with_indices_backward, std_k10_0, var_k10_1, mean_k10_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t61_mul = (where_k17 * _t12_reshape).contiguous()
-    del _t12_reshape
-    sum_k21_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k21_3 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k22 = _t11_convolution  # in place
-    workspace = torch.empty(132608, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_5", _stream, _t61_mul, _t11_convolution, sum_k20,
-                         conv1_bias, std_k6_0, var_k6_1, where_k17, sum_k21_2, sum_k21_3, mul_k22, workspace)
-    del where_k17, std_k6_0, var_k6_1, _t61_mul, _t11_convolution, sum_k20, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t67_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k22, x, conv1_weight, [32], [1, 1],
+    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k19, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [False, True, True])
-    del mul_k22
+    del mul_k19
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t68_item = _t67_convolution_backward[1]
+    _t55_item = _t54_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t69_item = _t67_convolution_backward[2]
-    del _t67_convolution_backward
-    _t70_reshape = sum_k21_2.reshape((32,))
-    del sum_k21_2
-    _t71_reshape = sum_k21_3.reshape((32,))
-    return (_t68_item, _t69_item, _t70_reshape, _t71_reshape, _t56_item, _t57_item, _t58_reshape, _t59_reshape,
-            _t45_matmul, _t20_reshape,)
+    _t56_item = _t54_convolution_backward[2]
+    del _t54_convolution_backward
+    _t57_reshape = sum_k18_1.reshape((32,))
+    del sum_k18_1
+    _t58_reshape = sum_k18_1_2.reshape((32,))
+    return (_t55_item, _t56_item, _t57_reshape, _t58_reshape, _t43_item, _t44_item, _t45_reshape, _t46_reshape,
+            _t24_matmul, _t26_reshape,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv1_weight, conv1_bias, norm1_weight,
-                                    norm1_bias, conv2_weight, conv2_bias, norm2_weight, norm2_bias, classify_weight):
-    """The program of training backward mode: 18 kernels, 22 torch calls."""
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t11_convolution = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    _t12_reshape = norm1_weight.reshape((1, 32, 1, 1)).contiguous()
-    _t13_reshape = norm2_weight.reshape((1, 64, 1, 1)).contiguous()
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2, saved_3,
+                                    saved_4, saved_5, norm1_weight, norm2_weight, classify_weight, conv2_weight,
+                                    conv1_weight):
+    """The program of training backward mode: 12 kernels, 18 torch calls."""
     # return self.classify(x.mean(dim=(2, 3)))
-    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t15_reshape = _t14_matmul.reshape((32, 64, 1, 1))
-    del _t14_matmul
+    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
+    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
+    del _t13_matmul
     # return self.classify(x.mean(dim=(2, 3)))
-    _t16_div = (_t15_reshape / 1024.0)
-    del _t15_reshape
-    _t17_expand = _t16_div.expand((32, 64, 32, 32))
-    del _t16_div
-    _t18_permute = gradient_of_output_0.permute((1, 0))
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t19_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t20_reshape = _t19_sum.reshape((10,))
-    del _t19_sum
-    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    relu_k7 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    amax_k8 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14 = torch.empty((1, 1, 64, 1, 1, 1), dtype=torch.float64, device=_device)
-    sum_k20 = torch.empty((1, 1, 32, 1, 1, 1), dtype=torch.float64, device=_device)
-    workspace = torch.empty(116480, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t11_convolution, std_k6_0, var_k6_1, mean_k6_2,
-                         _t12_reshape, norm1_bias, relu_k7, amax_k8, conv2_weight, sum_k14, x, conv1_weight, sum_k20,
-                         workspace)
-    del workspace
-    _t32_reshape = amax_k8.reshape((32, 32, 64, 64))
-    del amax_k8
+    _t15_div = (_t14_reshape / 1024.0)
+    del _t14_reshape
+    _t16_expand = _t15_div.expand((32, 64, 32, 32))
+    del _t15_div
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t33_convolution = torch.nn.functional.conv2d(_t32_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
-                                                  1).contiguous()
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t34_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k7, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t35_item = _t34_max_pool2d_with_indices[1]
-    del _t34_max_pool2d_with_indices
-    std_k9_0 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    var_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mean_k9_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    relu_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k23 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t33_convolution, std_k9_0, var_k9_1, mean_k9_2,
-                         _t13_reshape, norm2_bias, relu_k10, mean_k23)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k10, [2, 2], [2, 2], [0, 0],
+    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
         [1, 1], False)
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t42_item = _t41_max_pool2d_with_indices[1]
-    del _t41_max_pool2d_with_indices
+    _t18_item = _t17_max_pool2d_with_indices[1]
+    del _t17_max_pool2d_with_indices
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t17_expand,
-        relu_k10, [2, 2], [2, 2], [0, 0], [1, 1], False, _t42_item).contiguous()
-    del _t17_expand, relu_k10, _t42_item
-    _t44_reshape = mean_k23.reshape((32, 64))
-    del mean_k23
+    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
+        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
+    del _t16_expand, _t18_item
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
+        [1, 1], False)
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t21_item = _t20_max_pool2d_with_indices[1]
+    del _t20_max_pool2d_with_indices
+    _t22_permute = gradient_of_output_0.permute((1, 0))
+    _t23_reshape = saved_5.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t45_matmul = torch.matmul(_t18_permute, _t44_reshape)
-    del _t18_permute, _t44_reshape
-    where_k11 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t33_convolution, mean_k9_2, std_k9_0, var_k9_1,
-                         _t13_reshape, norm2_bias, _t43_max_pool2d_with_indices_backward, where_k11)
-    del mean_k9_2, _t43_max_pool2d_with_indices_backward
+    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
+    del _t22_permute, _t23_reshape
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t26_reshape = _t25_sum.reshape((10,))
+    del _t25_sum
+    std_k10_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k10_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k10_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k15 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k10_0, var_k10_1, mean_k10_2,
+                         saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k14_1, sum_k14_1_2, norm2_weight,
+                         mul_k15, workspace)
+    del _t19_max_pool2d_with_indices_backward, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t47_mul = (where_k11 * _t13_reshape).contiguous()
-    del _t13_reshape
-    sum_k15_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k15_3 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k16 = _t33_convolution  # in place
-    _kernelwright_launch("kernelwright_training_backward_3", _stream, _t47_mul, _t33_convolution, sum_k14, conv2_bias,
-                         std_k9_0, var_k9_1, where_k11, sum_k15_2, sum_k15_3, mul_k16)
-    del where_k11, std_k9_0, var_k9_1, _t47_mul, _t33_convolution, sum_k14
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t53_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k16, _t32_reshape, conv2_weight, [64],
+    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, saved_2, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k16, _t32_reshape
+    del mul_k15
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t54_item = _t53_convolution_backward[0]
+    _t41_item = _t40_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t54_item, relu_k7,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t35_item).contiguous()
-    del _t54_item, relu_k7, _t35_item
+    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
+        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
+    del _t41_item, _t21_item
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t56_item = _t53_convolution_backward[1]
+    _t43_item = _t40_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t57_item = _t53_convolution_backward[2]
-    del _t53_convolution_backward
-    _t58_reshape = sum_k15_2.reshape((64,))
-    del sum_k15_2
-    _t59_reshape = sum_k15_3.reshape((64,))
-    del sum_k15_3
-    where_k17 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_4", _stream, _t11_convolution, mean_k6_2, std_k6_0, var_k6_1,
-                         _t12_reshape, norm1_bias, _t55_max_pool2d_with_indices_backward, where_k17)
-    del mean_k6_2, _t55_max_pool2d_with_indices_backward
+    _t44_item = _t40_convolution_backward[2]
+    del _t40_convolution_backward
+    _t45_reshape = sum_k14_1.reshape((64,))
+    del sum_k14_1
+    _t46_reshape = sum_k14_1_2.reshape((64,))
+    del sum_k14_1_2
+    sum_k18_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k18_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k19 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_1, _t42_max_pool2d_with_indices_backward,
+                         saved_0, mean_k10_2, std_k10_0, var_k10_1, sum_k18_1, sum_k18_1_2, norm1_weight, mul_k19,
+                         workspace)
+    del _t42_max_pool2d_with_indices_backward, std_k10_0, var_k10_1, mean_k10_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t61_mul = (where_k17 * _t12_reshape).contiguous()
-    del _t12_reshape
-    sum_k21_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k21_3 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k22 = _t11_convolution  # in place
-    workspace = torch.empty(132608, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_5", _stream, _t61_mul, _t11_convolution, sum_k20, conv1_bias,
-                         std_k6_0, var_k6_1, where_k17, sum_k21_2, sum_k21_3, mul_k22, workspace)
-    del where_k17, std_k6_0, var_k6_1, _t61_mul, _t11_convolution, sum_k20, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t67_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k22, x, conv1_weight, [32], [1, 1],
+    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k19, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k22
+    del mul_k19
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t68_item = _t67_convolution_backward[0]
+    _t55_item = _t54_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t69_item = _t67_convolution_backward[1]
+    _t56_item = _t54_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t70_item = _t67_convolution_backward[2]
-    del _t67_convolution_backward
-    _t71_reshape = sum_k21_2.reshape((32,))
-    del sum_k21_2
-    _t72_reshape = sum_k21_3.reshape((32,))
-    return (_t68_item, _t69_item, _t70_item, _t71_reshape, _t72_reshape, _t56_item, _t57_item, _t58_reshape,
-            _t59_reshape, _t45_matmul, _t20_reshape,)
+    _t57_item = _t54_convolution_backward[2]
+    del _t54_convolution_backward
+    _t58_reshape = sum_k18_1.reshape((32,))
+    del sum_k18_1
+    _t59_reshape = sum_k18_1_2.reshape((32,))
+    return (_t55_item, _t56_item, _t57_item, _t58_reshape, _t59_reshape, _t43_item, _t44_item, _t45_reshape,
+            _t46_reshape, _t24_matmul, _t26_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -2232,16 +1628,18 @@ _KERNELWRIGHT_TRAINING = {
                 'norm2.running_mean', 'norm2.running_var'),
     "run": _kernelwright_training,
     "compiled": None,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1,
-        'norm1.weight': 2, 'norm1.bias': 3, 'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
-        'classify.weight': 8, 'classify.bias': 9}, "tensors": ('conv1.weight', 'conv1.bias', 'norm1.weight',
-        'norm1.bias', 'conv2.weight', 'conv2.bias', 'norm2.weight', 'norm2.bias', 'classify.weight'), "orders": (),
-                                                         "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2,
-        'norm1.weight': 3, 'norm1.bias': 4, 'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
-        'classify.weight': 9, 'classify.bias': 10}, "tensors": ('conv1.weight', 'conv1.bias', 'norm1.weight',
-        'norm1.bias', 'conv2.weight', 'conv2.bias', 'norm2.weight', 'norm2.bias', 'classify.weight'), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1, 'norm1.weight': 2, 'norm1.bias': 3,
+                                         'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
+                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4, 5, 6),
+                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
+                                           'conv1.weight'), "orders": (),
+                               "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2, 'norm1.weight': 3, 'norm1.bias': 4,
+                                         'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
+                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4, 5, 6),
+                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
+                                           'conv1.weight'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -2714,26 +2112,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -2741,7 +2147,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -2798,8 +2204,15 @@ class _KernelwrightFunction(torch.autograd.Function):
                        if name in facts["updated"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -2811,6 +2224,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -73,25 +73,22 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_20faef4d0c34"
+_KERNELWRIGHT_OPERATORS = "conv_network_abc0ef7e0882"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add', 'k1_max'],
     "kernelwright_training_1": ['k2_mean_moments_add', 'k3_mean'],
-    "kernelwright_training_backward_of_parameters_0": ['k6_moments_mean', 'k7_relu', 'k8_max'],
-    "kernelwright_training_backward_of_parameters_1": ['k9_moments_mean', 'k10_relu', 'k17_mean'],
-    "kernelwright_training_backward_of_parameters_2": ['k11_where'],
-    "kernelwright_training_backward_of_parameters_3": ['k12_mean_sum', 'k13_mul'],
-    "kernelwright_training_backward_of_parameters_4": ['k14_where'],
-    "kernelwright_training_backward_of_parameters_5": ['k15_mean_sum', 'k16_mul'],
-    "kernelwright_training_backward_0": ['k6_moments_mean', 'k7_relu', 'k8_max'],
-    "kernelwright_training_backward_1": ['k9_moments_mean', 'k10_relu', 'k17_mean'],
-    "kernelwright_training_backward_2": ['k11_where'],
-    "kernelwright_training_backward_3": ['k12_mean_sum', 'k13_mul'],
-    "kernelwright_training_backward_4": ['k14_where'],
-    "kernelwright_training_backward_5": ['k15_mean_sum', 'k16_mul'],
+    "kernelwright_training_saving_0": ['k6_mean_moments_add', 'k7_relu', 'k8_max'],
+    "kernelwright_training_saving_1": ['k9_mean_moments_add', 'k10_relu', 'k11_mean'],
+    "kernelwright_training_backward_of_parameters_0": ['k12_moments_mean', 'k13_moments_mean', 'k14_where', 'k15_mul',
+                                                       'k16_mean_sum', 'k16_mean_sum', 'k17_mul'],
+    "kernelwright_training_backward_of_parameters_1": ['k18_where', 'k19_mul', 'k20_mean_sum', 'k20_mean_sum',
+                                                       'k21_mul'],
+    "kernelwright_training_backward_0": ['k12_moments_mean', 'k13_moments_mean', 'k14_where', 'k15_mul', 'k16_mean_sum',
+                                         'k16_mean_sum', 'k17_mul'],
+    "kernelwright_training_backward_1": ['k18_where', 'k19_mul', 'k20_mean_sum', 'k20_mean_sum', 'k21_mul'],
     "kernelwright_inference_0": ['k4_max'],
     "kernelwright_inference_1": ['k5_mean'],
 }
@@ -660,13 +657,13 @@ static const char* k3_mean(const float* in0, const float* in1, const float* in2,
   return nullptr;
 }
 
-//// k6_moments_mean
+//// k6_mean_moments_add
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
-// mean0/variance0/deviation0 = moments(add(in0, in1))
-static __global__ void __launch_bounds__(256) k0_k6_moments_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+// mean0/variance0/deviation0 = moments(in0)
+static __global__ void __launch_bounds__(256) k0_k6_mean_moments_add(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned block = block_number % 32u, part = block_number / 32u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
@@ -677,21 +674,18 @@ static __global__ void __launch_bounds__(256) k0_k6_moments_mean(
 
   float b0;
   b0 = in0[i0 * 16384];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned k = 0; k < 16; k += 4) {
-    float x3[4][4];
+    float x1[4][4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const unsigned p = (first + (k + u) * 256u + t) * 4u;
       if (p < end) {
         const int r0 = p / 16384u;
         const int r1 = p % 16384u;
-        kw_read4(x3[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
+        kw_read4(x1[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
       }
     }
 #pragma unroll
@@ -700,8 +694,7 @@ static __global__ void __launch_bounds__(256) k0_k6_moments_mean(
       if (p < end) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const float t4 = x3[u][v] + b1;
-          const double apart0 = double(t4) - shift0;
+          const double apart0 = double(x1[u][v]) - shift0;
           first0 += apart0;
           second0 += apart0 * apart0;
         }
@@ -735,18 +728,16 @@ static __global__ void __launch_bounds__(256) k0_k6_moments_mean(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k6_moments_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0, float* __restrict__ out1,
-    float* __restrict__ out2, double* __restrict__ partial0) {
+static __global__ void __launch_bounds__(256) k1_k6_mean_moments_add(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+    float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
   float b0;
   b0 = in0[i0 * 16384];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned s = t; s < 33u; s += 32u) {
@@ -766,31 +757,45 @@ static __global__ void __launch_bounds__(256) k1_k6_moments_mean(
   const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
 
   if (t == 0) {
-    out0[i0] = deviation0;
-    out1[i0] = variance0;
-    out2[i0] = mean0;
+    float b1;
+    b1 = in1[i0];
+    const float t2 = b1 * 0.9f;
+    const float t3 = mean0 * 0.1f;
+    const float t4 = kw_unfused_add(t2, t3);
+    float b5;
+    b5 = in2[i0];
+    const float t6 = b5 * 0.9f;
+    const float t7 = variance0 * 1.0000019f;
+    const float t8 = t7 * 0.1f;
+    const float t9 = kw_unfused_add(t6, t8);
+    out0[i0] = mean0;
+    out1[i0] = deviation0;
+    out2[i0] = variance0;
+    out3[i0] = t4;
+    out4[i0] = t9;
   }
 }
 
-static const char* k6_moments_mean(const float* in0, const float* in1, float* out0, float* out1, float* out2,
-                                   void* workspace, cudaStream_t stream) {
+static const char* k6_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+                                       float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k6_moments_mean: in0 must be aligned to 16 bytes";
+    return "k6_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k6_moments_mean", k0_k6_moments_mean, 1056, 256, 0, stream, in0, in1, partial0);
-  KW_LAUNCH("k6_moments_mean", k1_k6_moments_mean, 4, 256, 0, stream, in0, in1, out0, out1, out2, partial0);
+  KW_LAUNCH("k6_mean_moments_add", k0_k6_mean_moments_add, 1056, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k6_mean_moments_add", k1_k6_mean_moments_add, 4, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3,
+            out4, partial0);
   return nullptr;
 }
 
 //// k7_relu
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // points (32, 32, 16384)
-// out0 = relu(unfused_add(mul(sub(add(in0, in1), in2), mul(where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)),
-// reciprocal(in3)), in5)), in6))
+// out0 = relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)),
+// in5))
 static __global__ void __launch_bounds__(256) k0_k7_relu(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, float* __restrict__ out0) {
+    float* __restrict__ out0) {
   {
     const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
     const int i0 = p / 524288u;
@@ -800,42 +805,39 @@ static __global__ void __launch_bounds__(256) k0_k7_relu(
     float x1;
     float x3;
     float x5;
-    float x7;
-    float x12;
-    float x15;
+    float x10;
+    float x13;
     kw_read4(x0, in0 + (i0 * 524288 + i1 * 16384 + i2));
     x1 = in1[i1];
     x3 = in2[i1];
     x5 = in3[i1];
-    x7 = in4[i1];
-    x12 = in5[i1];
-    x15 = in6[i1];
-    const float t6 = float(x5 < 1e+15f);
-    const float t8 = x7 + 1e-05f;
-    const float t9 = kw_rsqrt(t8);
-    const float t10 = kw_divide(1.0f, x5);
-    const float t11 = t6 != float(0) ? t9 : t10;
-    const float t13 = t11 * x12;
-    float y18[4];
+    x10 = in4[i1];
+    x13 = in5[i1];
+    const float t4 = float(x3 < 1e+15f);
+    const float t6 = x5 + 1e-05f;
+    const float t7 = kw_rsqrt(t6);
+    const float t8 = kw_divide(1.0f, x3);
+    const float t9 = t4 != float(0) ? t7 : t8;
+    const float t11 = t9 * x10;
+    float y16[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] + x1;
-      const float t4 = t2 - x3;
-      const float t14 = t4 * t13;
-      const float t16 = kw_unfused_add(t14, x15);
-      const float t17 = kw_greatest(t16, 0.0f);
-      y18[v] = t17;
+      const float t2 = x0[v] - x1;
+      const float t12 = t2 * t11;
+      const float t14 = kw_unfused_add(t12, x13);
+      const float t15 = kw_greatest(t14, 0.0f);
+      y16[v] = t15;
     }
-    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y18);
+    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y16);
   }
 }
 
 static const char* k7_relu(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           const float* in5, const float* in6, float* out0, void* workspace, cudaStream_t stream) {
+                           const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k7_relu: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k7_relu", k0_k7_relu, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, out0);
+  KW_LAUNCH("k7_relu", k0_k7_relu, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
@@ -897,13 +899,13 @@ static const char* k8_max(const float* in0, float* out0, void* workspace, cudaSt
   return nullptr;
 }
 
-//// k9_moments_mean
+//// k9_mean_moments_add
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
-// mean0/variance0/deviation0 = moments(add(in0, in1))
-static __global__ void __launch_bounds__(256) k0_k9_moments_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+// mean0/variance0/deviation0 = moments(in0)
+static __global__ void __launch_bounds__(256) k0_k9_mean_moments_add(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned block = block_number % 64u, part = block_number / 64u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
@@ -914,21 +916,18 @@ static __global__ void __launch_bounds__(256) k0_k9_moments_mean(
 
   float b0;
   b0 = in0[i0 * 4096];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned k = 0; k < 8; k += 4) {
-    float x3[4][4];
+    float x1[4][4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const unsigned p = (first + (k + u) * 256u + t) * 4u;
       if (p < end) {
         const int r0 = p / 4096u;
         const int r1 = p % 4096u;
-        kw_read4(x3[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
+        kw_read4(x1[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
       }
     }
 #pragma unroll
@@ -937,8 +936,7 @@ static __global__ void __launch_bounds__(256) k0_k9_moments_mean(
       if (p < end) {
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const float t4 = x3[u][v] + b1;
-          const double apart0 = double(t4) - shift0;
+          const double apart0 = double(x1[u][v]) - shift0;
           first0 += apart0;
           second0 += apart0 * apart0;
         }
@@ -972,18 +970,16 @@ static __global__ void __launch_bounds__(256) k0_k9_moments_mean(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k9_moments_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0, float* __restrict__ out1,
-    float* __restrict__ out2, double* __restrict__ partial0) {
+static __global__ void __launch_bounds__(256) k1_k9_mean_moments_add(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
+    float* __restrict__ out4, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
   float b0;
   b0 = in0[i0 * 4096];
-  float b1;
-  b1 = in1[i0];
-  const float t2 = b0 + b1;
-  const double shift0 = t2 - t2 == 0 ? double(t2) : 0.0;
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
   double first0 = 0;
   double second0 = 0;
   for (unsigned s = t; s < 16u; s += 32u) {
@@ -1003,31 +999,45 @@ static __global__ void __launch_bounds__(256) k1_k9_moments_mean(
   const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
 
   if (t == 0) {
-    out0[i0] = deviation0;
-    out1[i0] = variance0;
-    out2[i0] = mean0;
+    float b1;
+    b1 = in1[i0];
+    const float t2 = b1 * 0.9f;
+    const float t3 = mean0 * 0.1f;
+    const float t4 = kw_unfused_add(t2, t3);
+    float b5;
+    b5 = in2[i0];
+    const float t6 = b5 * 0.9f;
+    const float t7 = variance0 * 1.0000076f;
+    const float t8 = t7 * 0.1f;
+    const float t9 = kw_unfused_add(t6, t8);
+    out0[i0] = mean0;
+    out1[i0] = deviation0;
+    out2[i0] = variance0;
+    out3[i0] = t4;
+    out4[i0] = t9;
   }
 }
 
-static const char* k9_moments_mean(const float* in0, const float* in1, float* out0, float* out1, float* out2,
-                                   void* workspace, cudaStream_t stream) {
+static const char* k9_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+                                       float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k9_moments_mean: in0 must be aligned to 16 bytes";
+    return "k9_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k9_moments_mean", k0_k9_moments_mean, 1024, 256, 0, stream, in0, in1, partial0);
-  KW_LAUNCH("k9_moments_mean", k1_k9_moments_mean, 8, 256, 0, stream, in0, in1, out0, out1, out2, partial0);
+  KW_LAUNCH("k9_mean_moments_add", k0_k9_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k9_mean_moments_add", k1_k9_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3,
+            out4, partial0);
   return nullptr;
 }
 
 //// k10_relu
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // points (32, 64, 4096)
-// out0 = relu(unfused_add(mul(sub(add(in0, in1), in2), mul(where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)),
-// reciprocal(in3)), in5)), in6))
+// out0 = relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)),
+// in5))
 static __global__ void __launch_bounds__(256) k0_k10_relu(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, float* __restrict__ out0) {
+    float* __restrict__ out0) {
   {
     const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
     const int i0 = p / 262144u;
@@ -1037,640 +1047,49 @@ static __global__ void __launch_bounds__(256) k0_k10_relu(
     float x1;
     float x3;
     float x5;
-    float x7;
-    float x12;
-    float x15;
+    float x10;
+    float x13;
     kw_read4(x0, in0 + (i0 * 262144 + i1 * 4096 + i2));
     x1 = in1[i1];
     x3 = in2[i1];
     x5 = in3[i1];
-    x7 = in4[i1];
-    x12 = in5[i1];
-    x15 = in6[i1];
-    const float t6 = float(x5 < 1e+15f);
-    const float t8 = x7 + 1e-05f;
-    const float t9 = kw_rsqrt(t8);
-    const float t10 = kw_divide(1.0f, x5);
-    const float t11 = t6 != float(0) ? t9 : t10;
-    const float t13 = t11 * x12;
-    float y18[4];
+    x10 = in4[i1];
+    x13 = in5[i1];
+    const float t4 = float(x3 < 1e+15f);
+    const float t6 = x5 + 1e-05f;
+    const float t7 = kw_rsqrt(t6);
+    const float t8 = kw_divide(1.0f, x3);
+    const float t9 = t4 != float(0) ? t7 : t8;
+    const float t11 = t9 * x10;
+    float y16[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] + x1;
-      const float t4 = t2 - x3;
-      const float t14 = t4 * t13;
-      const float t16 = kw_unfused_add(t14, x15);
-      const float t17 = kw_greatest(t16, 0.0f);
-      y18[v] = t17;
+      const float t2 = x0[v] - x1;
+      const float t12 = t2 * t11;
+      const float t14 = kw_unfused_add(t12, x13);
+      const float t15 = kw_greatest(t14, 0.0f);
+      y16[v] = t15;
     }
-    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y18);
+    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y16);
   }
 }
 
 static const char* k10_relu(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                            const float* in5, const float* in6, float* out0, void* workspace, cudaStream_t stream) {
+                            const float* in5, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
     return "k10_relu: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k10_relu", k0_k10_relu, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, out0);
+  KW_LAUNCH("k10_relu", k0_k10_relu, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
   return nullptr;
 }
 
-//// k11_where
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// points (32, 64, 4096)
-// out0 = where(le(unfused_add(mul(sub(add(in0, in1), in2), mul(where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)),
-// reciprocal(in3)), in5)), in6), 0), 0, in7)
-static __global__ void __launch_bounds__(256) k0_k11_where(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  {
-    const unsigned p = (block_number * 256 + threadIdx.x) * 4;
-    const int i0 = p / 262144u;
-    const int i1 = p / 4096u % 64u;
-    const int i2 = p % 4096u;
-    float x0[4];
-    float x1;
-    float x3;
-    float x5;
-    float x7;
-    float x12;
-    float x15;
-    float x18[4];
-    kw_read4(x0, in0 + (i0 * 262144 + i1 * 4096 + i2));
-    x1 = in1[i1];
-    x3 = in2[i1];
-    x5 = in3[i1];
-    x7 = in4[i1];
-    x12 = in5[i1];
-    x15 = in6[i1];
-    kw_read4(x18, in7 + (i0 * 262144 + i1 * 4096 + i2));
-    const float t6 = float(x5 < 1e+15f);
-    const float t8 = x7 + 1e-05f;
-    const float t9 = kw_rsqrt(t8);
-    const float t10 = kw_divide(1.0f, x5);
-    const float t11 = t6 != float(0) ? t9 : t10;
-    const float t13 = t11 * x12;
-    float y20[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] + x1;
-      const float t4 = t2 - x3;
-      const float t14 = t4 * t13;
-      const float t16 = kw_unfused_add(t14, x15);
-      const float t17 = float(t16 <= 0.0f);
-      const float t19 = t17 != float(0) ? 0.0f : x18[v];
-      y20[v] = t19;
-    }
-    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y20);
-  }
-}
-
-static const char* k11_where(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                             const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
-                             cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in7) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k11_where: in0, in7, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k11_where", k0_k11_where, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
-  return nullptr;
-}
-
-//// k12_mean_sum
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Part 0: 16 parts of every row.
-// outer (64,), row (32, 4096)
-// total0 = sum(mul(in0, mul(sub(add(in1, in2), in3), where(lt(in4, 1e+15), rsqrt(add(in5, 1e-05)), reciprocal(in4)))))
-// total1 = sum(in0)
-// total2 = sum(mul(in6, mul(sub(add(in1, in2), in3), where(lt(in4, 1e+15), rsqrt(add(in5, 1e-05)), reciprocal(in4)))))
-// total3 = sum(in6)
-static __global__ void __launch_bounds__(256) k0_k12_mean_sum(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, double* __restrict__ partial0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned block = block_number % 64u, part = block_number / 64u;
-  const unsigned t = threadIdx.x % 256u;  // place in the row's group
-  const unsigned o = block;
-  const int i0 = o;
-  const unsigned first = part * (unsigned)2048;
-  const unsigned end = (first + 2048u) * 4u < 131072u ? (first + 2048u) * 4u : 131072u;
-
-  float b2;
-  b2 = in2[i0];
-  float b4;
-  b4 = in3[i0];
-  float b6;
-  b6 = in4[i0];
-  const float t7 = float(b6 < 1e+15f);
-  float b8;
-  b8 = in5[i0];
-  const float t9 = b8 + 1e-05f;
-  const float t10 = kw_rsqrt(t9);
-  const float t11 = kw_divide(1.0f, b6);
-  const float t12 = t7 != float(0) ? t10 : t11;
-  double sum0 = 0;
-  double sum1 = 0;
-  double sum2 = 0;
-  double sum3 = 0;
-  for (unsigned k = 0; k < 8; k += 4) {
-    float x0[4][4];
-    float x1[4][4];
-    float x15[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-        const int r0 = p / 4096u;
-        const int r1 = p % 4096u;
-        kw_read4(x0[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
-        kw_read4(x1[u], in1 + (i0 * 4096 + r0 * 262144 + r1));
-        kw_read4(x15[u], in6 + (i0 * 4096 + r0 * 262144 + r1));
-      }
-    }
-    float part0[4] = {};
-    float part1[4] = {};
-    float part2[4] = {};
-    float part3[4] = {};
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          const float t3 = x1[u][v] + b2;
-          const float t5 = t3 - b4;
-          const float t13 = t5 * t12;
-          const float t14 = x0[u][v] * t13;
-          const float t16 = x15[u][v] * t13;
-          part0[v] += t14;
-          part1[v] += x0[u][v];
-          part2[v] += t16;
-          part3[v] += x15[u][v];
-        }
-      }
-    }
-    sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
-    sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
-    sum2 += double(((part2[0] + part2[1]) + (part2[2] + part2[3])));
-    sum3 += double(((part3[0] + part3[1]) + (part3[2] + part3[3])));
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  __shared__ double share0_sum0[8];
-  __shared__ double share0_sum1[8];
-  __shared__ double share0_sum2[8];
-  __shared__ double share0_sum3[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_sum0[threadIdx.x / 32u] = sum0;
-    share0_sum1[threadIdx.x / 32u] = sum1;
-    share0_sum2[threadIdx.x / 32u] = sum2;
-    share0_sum3[threadIdx.x / 32u] = sum3;
-  }
-  __syncthreads();
-  sum0 = share0_sum0[threadIdx.x % 8u];
-  sum1 = share0_sum1[threadIdx.x % 8u];
-  sum2 = share0_sum2[threadIdx.x % 8u];
-  sum3 = share0_sum3[threadIdx.x % 8u];
-#pragma unroll
-  for (int d = 4; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  if (t == 0) {
-    double* part_of = partial0 + ((unsigned long long)o * 16 + part) * 4;
-    part_of[0] = sum0;
-    part_of[1] = sum1;
-    part_of[2] = sum2;
-    part_of[3] = sum3;
-  }
-}
-
-// Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k12_mean_sum(
-    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
-    double* __restrict__ partial0) {
-  const unsigned t = threadIdx.x % 32u;  // place in the row's group
-  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
-  const int i0 = o;
-  double sum0 = 0;
-  double sum1 = 0;
-  double sum2 = 0;
-  double sum3 = 0;
-  for (unsigned s = t; s < 16u; s += 32u) {
-    const double* part = partial0 + ((unsigned long long)o * 16 + s) * 4;
-    sum0 += part[0];
-    sum1 += part[1];
-    sum2 += part[2];
-    sum3 += part[3];
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  const float total0 = float(sum0);
-  const float total1 = float(sum1);
-  const float total2 = float(sum2);
-  const float total3 = float(sum3);
-
-  if (t == 0) {
-    const float t0 = total0 * 7.6293945e-06f;
-    const float t1 = total1 * 7.6293945e-06f;
-    out0[i0] = t0;
-    out1[i0] = t1;
-    out2[i0] = total2;
-    out3[i0] = total3;
-  }
-}
-
-static const char* k12_mean_sum(const float* in0, const float* in1, const float* in2, const float* in3,
-                                const float* in4, const float* in5, const float* in6, float* out0, float* out1,
-                                float* out2, float* out3, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in6)) % 16 !=
-      0)
-    return "k12_mean_sum: in0, in1, in6 must be aligned to 16 bytes";
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k12_mean_sum", k0_k12_mean_sum, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, partial0);
-  KW_LAUNCH("k12_mean_sum", k1_k12_mean_sum, 8, 256, 0, stream, out0, out1, out2, out3, partial0);
-  return nullptr;
-}
-
-//// k13_mul
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// points (32, 64, 4096)
-// out0 = mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), sub(unfused_sub(in2, mul(mul(sub(add(in3,
-// in4), in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
-static __global__ void __launch_bounds__(256) k0_k13_mul(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
-  {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
-    const int i0 = p / 262144u;
-    const int i1 = p / 4096u % 64u;
-    const int i2 = p % 4096u;
-    float x0;
-    float x2;
-    float x7[4];
-    float x8[4];
-    float x9;
-    float x11;
-    float x14;
-    float x17;
-    x0 = in0[i1];
-    x2 = in1[i1];
-    kw_read4(x7, in2 + (i0 * 262144 + i1 * 4096 + i2));
-    kw_read4(x8, in3 + (i0 * 262144 + i1 * 4096 + i2));
-    x9 = in4[i1];
-    x11 = in5[i1];
-    x14 = in6[i1];
-    x17 = in7[i1];
-    const float t1 = float(x0 < 1e+15f);
-    const float t3 = x2 + 1e-05f;
-    const float t4 = kw_rsqrt(t3);
-    const float t5 = kw_divide(1.0f, x0);
-    const float t6 = t1 != float(0) ? t4 : t5;
-    float y20[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t10 = x8[v] + x9;
-      const float t12 = t10 - x11;
-      const float t13 = t12 * t6;
-      const float t15 = t13 * x14;
-      const float t16 = kw_unfused_sub(x7[v], t15);
-      const float t18 = t16 - x17;
-      const float t19 = t6 * t18;
-      y20[v] = t19;
-    }
-    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y20);
-  }
-}
-
-static const char* k13_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
-                           cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k13_mul: in2, in3, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k13_mul", k0_k13_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
-  return nullptr;
-}
-
-//// k14_where
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// points (32, 32, 16384)
-// out0 = where(le(unfused_add(mul(sub(add(in0, in1), in2), mul(where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)),
-// reciprocal(in3)), in5)), in6), 0), 0, in7)
-static __global__ void __launch_bounds__(256) k0_k14_where(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  {
-    const unsigned p = (block_number * 256 + threadIdx.x) * 4;
-    const int i0 = p / 524288u;
-    const int i1 = p / 16384u % 32u;
-    const int i2 = p % 16384u;
-    float x0[4];
-    float x1;
-    float x3;
-    float x5;
-    float x7;
-    float x12;
-    float x15;
-    float x18[4];
-    kw_read4(x0, in0 + (i0 * 524288 + i1 * 16384 + i2));
-    x1 = in1[i1];
-    x3 = in2[i1];
-    x5 = in3[i1];
-    x7 = in4[i1];
-    x12 = in5[i1];
-    x15 = in6[i1];
-    kw_read4(x18, in7 + (i0 * 524288 + i1 * 16384 + i2));
-    const float t6 = float(x5 < 1e+15f);
-    const float t8 = x7 + 1e-05f;
-    const float t9 = kw_rsqrt(t8);
-    const float t10 = kw_divide(1.0f, x5);
-    const float t11 = t6 != float(0) ? t9 : t10;
-    const float t13 = t11 * x12;
-    float y20[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] + x1;
-      const float t4 = t2 - x3;
-      const float t14 = t4 * t13;
-      const float t16 = kw_unfused_add(t14, x15);
-      const float t17 = float(t16 <= 0.0f);
-      const float t19 = t17 != float(0) ? 0.0f : x18[v];
-      y20[v] = t19;
-    }
-    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y20);
-  }
-}
-
-static const char* k14_where(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                             const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
-                             cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in7) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k14_where: in0, in7, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k14_where", k0_k14_where, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
-  return nullptr;
-}
-
-//// k15_mean_sum
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Part 0: 33 parts of every row.
-// outer (32,), row (32, 16384)
-// total0 = sum(mul(in0, mul(sub(add(in1, in2), in3), where(lt(in4, 1e+15), rsqrt(add(in5, 1e-05)), reciprocal(in4)))))
-// total1 = sum(in0)
-// total2 = sum(mul(in6, mul(sub(add(in1, in2), in3), where(lt(in4, 1e+15), rsqrt(add(in5, 1e-05)), reciprocal(in4)))))
-// total3 = sum(in6)
-static __global__ void __launch_bounds__(256) k0_k15_mean_sum(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, double* __restrict__ partial0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned block = block_number % 32u, part = block_number / 32u;
-  const unsigned t = threadIdx.x % 256u;  // place in the row's group
-  const unsigned o = block;
-  const int i0 = o;
-  const unsigned first = part * (unsigned)3972;
-  const unsigned end = (first + 3972u) * 4u < 524288u ? (first + 3972u) * 4u : 524288u;
-
-  float b2;
-  b2 = in2[i0];
-  float b4;
-  b4 = in3[i0];
-  float b6;
-  b6 = in4[i0];
-  const float t7 = float(b6 < 1e+15f);
-  float b8;
-  b8 = in5[i0];
-  const float t9 = b8 + 1e-05f;
-  const float t10 = kw_rsqrt(t9);
-  const float t11 = kw_divide(1.0f, b6);
-  const float t12 = t7 != float(0) ? t10 : t11;
-  double sum0 = 0;
-  double sum1 = 0;
-  double sum2 = 0;
-  double sum3 = 0;
-  for (unsigned k = 0; k < 16; k += 4) {
-    float x0[4][4];
-    float x1[4][4];
-    float x15[4][4];
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-        const int r0 = p / 16384u;
-        const int r1 = p % 16384u;
-        kw_read4(x0[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
-        kw_read4(x1[u], in1 + (i0 * 16384 + r0 * 524288 + r1));
-        kw_read4(x15[u], in6 + (i0 * 16384 + r0 * 524288 + r1));
-      }
-    }
-    float part0[4] = {};
-    float part1[4] = {};
-    float part2[4] = {};
-    float part3[4] = {};
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      const unsigned p = (first + (k + u) * 256u + t) * 4u;
-      if (p < end) {
-#pragma unroll
-        for (int v = 0; v < 4; ++v) {
-          const float t3 = x1[u][v] + b2;
-          const float t5 = t3 - b4;
-          const float t13 = t5 * t12;
-          const float t14 = x0[u][v] * t13;
-          const float t16 = x15[u][v] * t13;
-          part0[v] += t14;
-          part1[v] += x0[u][v];
-          part2[v] += t16;
-          part3[v] += x15[u][v];
-        }
-      }
-    }
-    sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
-    sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
-    sum2 += double(((part2[0] + part2[1]) + (part2[2] + part2[3])));
-    sum3 += double(((part3[0] + part3[1]) + (part3[2] + part3[3])));
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  __shared__ double share0_sum0[8];
-  __shared__ double share0_sum1[8];
-  __shared__ double share0_sum2[8];
-  __shared__ double share0_sum3[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_sum0[threadIdx.x / 32u] = sum0;
-    share0_sum1[threadIdx.x / 32u] = sum1;
-    share0_sum2[threadIdx.x / 32u] = sum2;
-    share0_sum3[threadIdx.x / 32u] = sum3;
-  }
-  __syncthreads();
-  sum0 = share0_sum0[threadIdx.x % 8u];
-  sum1 = share0_sum1[threadIdx.x % 8u];
-  sum2 = share0_sum2[threadIdx.x % 8u];
-  sum3 = share0_sum3[threadIdx.x % 8u];
-#pragma unroll
-  for (int d = 4; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  if (t == 0) {
-    double* part_of = partial0 + ((unsigned long long)o * 33 + part) * 4;
-    part_of[0] = sum0;
-    part_of[1] = sum1;
-    part_of[2] = sum2;
-    part_of[3] = sum3;
-  }
-}
-
-// Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k15_mean_sum(
-    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
-    double* __restrict__ partial0) {
-  const unsigned t = threadIdx.x % 32u;  // place in the row's group
-  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
-  const int i0 = o;
-  double sum0 = 0;
-  double sum1 = 0;
-  double sum2 = 0;
-  double sum3 = 0;
-  for (unsigned s = t; s < 33u; s += 32u) {
-    const double* part = partial0 + ((unsigned long long)o * 33 + s) * 4;
-    sum0 += part[0];
-    sum1 += part[1];
-    sum2 += part[2];
-    sum3 += part[3];
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-    sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
-    sum3 += __shfl_xor_sync(0xffffffffu, sum3, d);
-  }
-  const float total0 = float(sum0);
-  const float total1 = float(sum1);
-  const float total2 = float(sum2);
-  const float total3 = float(sum3);
-
-  if (t == 0) {
-    const float t0 = total0 * 1.9073486e-06f;
-    const float t1 = total1 * 1.9073486e-06f;
-    out0[i0] = t0;
-    out1[i0] = t1;
-    out2[i0] = total2;
-    out3[i0] = total3;
-  }
-}
-
-static const char* k15_mean_sum(const float* in0, const float* in1, const float* in2, const float* in3,
-                                const float* in4, const float* in5, const float* in6, float* out0, float* out1,
-                                float* out2, float* out3, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in6)) % 16 !=
-      0)
-    return "k15_mean_sum: in0, in1, in6 must be aligned to 16 bytes";
-  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k15_mean_sum", k0_k15_mean_sum, 1056, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, partial0);
-  KW_LAUNCH("k15_mean_sum", k1_k15_mean_sum, 4, 256, 0, stream, out0, out1, out2, out3, partial0);
-  return nullptr;
-}
-
-//// k16_mul
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// points (32, 32, 16384)
-// out0 = mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), sub(unfused_sub(in2, mul(mul(sub(add(in3,
-// in4), in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
-static __global__ void __launch_bounds__(256) k0_k16_mul(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
-  {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
-    const int i0 = p / 524288u;
-    const int i1 = p / 16384u % 32u;
-    const int i2 = p % 16384u;
-    float x0;
-    float x2;
-    float x7[4];
-    float x8[4];
-    float x9;
-    float x11;
-    float x14;
-    float x17;
-    x0 = in0[i1];
-    x2 = in1[i1];
-    kw_read4(x7, in2 + (i0 * 524288 + i1 * 16384 + i2));
-    kw_read4(x8, in3 + (i0 * 524288 + i1 * 16384 + i2));
-    x9 = in4[i1];
-    x11 = in5[i1];
-    x14 = in6[i1];
-    x17 = in7[i1];
-    const float t1 = float(x0 < 1e+15f);
-    const float t3 = x2 + 1e-05f;
-    const float t4 = kw_rsqrt(t3);
-    const float t5 = kw_divide(1.0f, x0);
-    const float t6 = t1 != float(0) ? t4 : t5;
-    float y20[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t10 = x8[v] + x9;
-      const float t12 = t10 - x11;
-      const float t13 = t12 * t6;
-      const float t15 = t13 * x14;
-      const float t16 = kw_unfused_sub(x7[v], t15);
-      const float t18 = t16 - x17;
-      const float t19 = t6 * t18;
-      y20[v] = t19;
-    }
-    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y20);
-  }
-}
-
-static const char* k16_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
-                           cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k16_mul: in2, in3, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k16_mul", k0_k16_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
-  return nullptr;
-}
-
-//// k17_mean
+//// k11_mean
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
 // outer (2048,), row (32, 32)
 // total0 = sum(maximum(in0, maximum(in0, maximum(in0, in0))))
 // out0 = div(total0, 1024)
-static __global__ void __launch_bounds__(256) k0_k17_mean(
+static __global__ void __launch_bounds__(256) k0_k11_mean(
     const float* __restrict__ in0, float* __restrict__ out0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned t = threadIdx.x % 128u;  // place in the row's group
@@ -1723,9 +1142,725 @@ static __global__ void __launch_bounds__(256) k0_k17_mean(
   }
 }
 
-static const char* k17_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k11_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k17_mean", k0_k17_mean, 1024, 256, 0, stream, in0, out0);
+  KW_LAUNCH("k11_mean", k0_k11_mean, 1024, 256, 0, stream, in0, out0);
+  return nullptr;
+}
+
+//// k12_moments_mean
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// Part 0: 33 parts of every row.
+// outer (32,), row (32, 16384)
+// mean0/variance0/deviation0 = moments(in0)
+static __global__ void __launch_bounds__(256) k0_k12_moments_mean(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block = blockIdx.x % 32u, part = blockIdx.x / 32u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)3972;
+  const unsigned end = (first + 3972u) * 4u < 524288u ? (first + 3972u) * 4u : 524288u;
+
+  float b0;
+  b0 = in0[i0 * 16384];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned k = 0; k < 16; k += 4) {
+    float x1[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 16384u;
+        const int r1 = p % 16384u;
+        kw_read4(x1[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const double apart0 = double(x1[u][v]) - shift0;
+          first0 += apart0;
+          second0 += apart0 * apart0;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  __shared__ double share0_first0[8];
+  __shared__ double share0_second0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_first0[threadIdx.x / 32u] = first0;
+    share0_second0[threadIdx.x / 32u] = second0;
+  }
+  __syncthreads();
+  first0 = share0_first0[threadIdx.x % 8u];
+  second0 = share0_second0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 33 + part) * 2;
+    part_of[0] = first0;
+    part_of[1] = second0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k12_moments_mean(
+    const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+    double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float b0;
+  b0 = in0[i0 * 16384];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned s = t; s < 33u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 33 + s) * 2;
+    first0 += part[0];
+    second0 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 524288.0;
+  const double spread0 = second0 / 524288.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+
+  if (t == 0) {
+    out0[i0] = deviation0;
+    out1[i0] = variance0;
+    out2[i0] = mean0;
+  }
+}
+
+static const char* k12_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
+                                    cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k12_moments_mean: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k12_moments_mean", k0_k12_moments_mean, 1056, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k12_moments_mean", k1_k12_moments_mean, 4, 256, 0, stream, in0, out0, out1, out2, partial0);
+  return nullptr;
+}
+
+//// k13_moments_mean
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Part 0: 16 parts of every row.
+// outer (64,), row (32, 4096)
+// mean0/variance0/deviation0 = moments(in0)
+static __global__ void __launch_bounds__(256) k0_k13_moments_mean(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)2048;
+  const unsigned end = (first + 2048u) * 4u < 131072u ? (first + 2048u) * 4u : 131072u;
+
+  float b0;
+  b0 = in0[i0 * 4096];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned k = 0; k < 8; k += 4) {
+    float x1[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 4096u;
+        const int r1 = p % 4096u;
+        kw_read4(x1[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          const double apart0 = double(x1[u][v]) - shift0;
+          first0 += apart0;
+          second0 += apart0 * apart0;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  __shared__ double share0_first0[8];
+  __shared__ double share0_second0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_first0[threadIdx.x / 32u] = first0;
+    share0_second0[threadIdx.x / 32u] = second0;
+  }
+  __syncthreads();
+  first0 = share0_first0[threadIdx.x % 8u];
+  second0 = share0_second0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 16 + part) * 2;
+    part_of[0] = first0;
+    part_of[1] = second0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k13_moments_mean(
+    const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+    double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  float b0;
+  b0 = in0[i0 * 4096];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  for (unsigned s = t; s < 16u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 16 + s) * 2;
+    first0 += part[0];
+    second0 += part[1];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+  }
+  const double centre0 = first0 / 131072.0;
+  const double spread0 = second0 / 131072.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+
+  if (t == 0) {
+    out0[i0] = deviation0;
+    out1[i0] = variance0;
+    out2[i0] = mean0;
+  }
+}
+
+static const char* k13_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
+                                    cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k13_moments_mean: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k13_moments_mean", k0_k13_moments_mean, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k13_moments_mean", k1_k13_moments_mean, 8, 256, 0, stream, in0, out0, out1, out2, partial0);
+  return nullptr;
+}
+
+//// k14_where
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// points (8388608,)
+// out0 = where(le(in0, 0), 0, in1)
+static __global__ void __launch_bounds__(256) k0_k14_where(
+    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  float x0[4][4];
+  float x2[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    kw_read4(x0[u], in0 + i0);
+    kw_read4(x2[u], in1 + i0);
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float y4[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t1 = float(x0[u][v] <= 0.0f);
+      const float t3 = t1 != float(0) ? 0.0f : x2[u][v];
+      y4[v] = t3;
+    }
+    kw_write4(out0 + i0, y4);
+  }
+}
+
+static const char* k14_where(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k14_where: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k14_where", k0_k14_where, 2048, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k15_mul
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// points (32, 64, 4096)
+// out0 = mul(in0, mul(sub(in1, in2), where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)), reciprocal(in3))))
+static __global__ void __launch_bounds__(256) k0_k15_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 262144u;
+    const int i1 = p / 4096u % 64u;
+    const int i2 = p % 4096u;
+    float x0[4];
+    float x1[4];
+    float x2;
+    float x4;
+    float x6;
+    kw_read4(x0, in0 + (i0 * 262144 + i1 * 4096 + i2));
+    kw_read4(x1, in1 + (i0 * 262144 + i1 * 4096 + i2));
+    x2 = in2[i1];
+    x4 = in3[i1];
+    x6 = in4[i1];
+    const float t5 = float(x4 < 1e+15f);
+    const float t7 = x6 + 1e-05f;
+    const float t8 = kw_rsqrt(t7);
+    const float t9 = kw_divide(1.0f, x4);
+    const float t10 = t5 != float(0) ? t8 : t9;
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t3 = x1[v] - x2;
+      const float t11 = t3 * t10;
+      const float t12 = x0[v] * t11;
+      y13[v] = t12;
+    }
+    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y13);
+  }
+}
+
+static const char* k15_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k15_mul: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k15_mul", k0_k15_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  return nullptr;
+}
+
+//// k16_mean_sum
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Part 0: 16 parts of every row.
+// outer (64,), row (32, 4096)
+// total0 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k16_mean_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 64u, part = block_number / 64u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)2048;
+  const unsigned end = (first + 2048u) * 4u < 131072u ? (first + 2048u) * 4u : 131072u;
+
+  double sum0 = 0;
+  for (unsigned k = 0; k < 8; k += 4) {
+    float x0[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 4096u;
+        const int r1 = p % 4096u;
+        kw_read4(x0[u], in0 + (i0 * 4096 + r0 * 262144 + r1));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          part0[v] += x0[u][v];
+        }
+      }
+    }
+    sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  __shared__ double share0_sum0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum0[threadIdx.x / 32u] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 16 + part);
+    part_of[0] = sum0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k16_mean_sum(
+    float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 16u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 16 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    const float t0 = total0 * 7.6293945e-06f;
+    out0[i0] = t0;
+    out1[i0] = total0;
+  }
+}
+
+static const char* k16_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k16_mean_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k16_mean_sum", k0_k16_mean_sum, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k16_mean_sum", k1_k16_mean_sum, 8, 256, 0, stream, out0, out1, partial0);
+  return nullptr;
+}
+
+//// k17_mul
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// points (32, 64, 4096)
+// out0 = mul(mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), in2), sub(unfused_sub(in3,
+// mul(mul(sub(in4, in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
+static __global__ void __launch_bounds__(256) k0_k17_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 262144u;
+    const int i1 = p / 4096u % 64u;
+    const int i2 = p % 4096u;
+    float x0;
+    float x2;
+    float x7;
+    float x9[4];
+    float x10[4];
+    float x11;
+    float x14;
+    float x17;
+    x0 = in0[i1];
+    x2 = in1[i1];
+    x7 = in2[i1];
+    kw_read4(x9, in3 + (i0 * 262144 + i1 * 4096 + i2));
+    kw_read4(x10, in4 + (i0 * 262144 + i1 * 4096 + i2));
+    x11 = in5[i1];
+    x14 = in6[i1];
+    x17 = in7[i1];
+    const float t1 = float(x0 < 1e+15f);
+    const float t3 = x2 + 1e-05f;
+    const float t4 = kw_rsqrt(t3);
+    const float t5 = kw_divide(1.0f, x0);
+    const float t6 = t1 != float(0) ? t4 : t5;
+    const float t8 = t6 * x7;
+    float y20[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t12 = x10[v] - x11;
+      const float t13 = t12 * t6;
+      const float t15 = t13 * x14;
+      const float t16 = kw_unfused_sub(x9[v], t15);
+      const float t18 = t16 - x17;
+      const float t19 = t8 * t18;
+      y20[v] = t19;
+    }
+    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y20);
+  }
+}
+
+static const char* k17_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
+                           cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k17_mul: in3, in4, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k17_mul", k0_k17_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
+  return nullptr;
+}
+
+//// k18_where
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// points (16777216,)
+// out0 = where(le(in0, 0), 0, in1)
+static __global__ void __launch_bounds__(256) k0_k18_where(
+    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  float x0[4][4];
+  float x2[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    kw_read4(x0[u], in0 + i0);
+    kw_read4(x2[u], in1 + i0);
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float y4[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t1 = float(x0[u][v] <= 0.0f);
+      const float t3 = t1 != float(0) ? 0.0f : x2[u][v];
+      y4[v] = t3;
+    }
+    kw_write4(out0 + i0, y4);
+  }
+}
+
+static const char* k18_where(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k18_where: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k18_where", k0_k18_where, 4096, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k19_mul
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// points (32, 32, 16384)
+// out0 = mul(in0, mul(sub(in1, in2), where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)), reciprocal(in3))))
+static __global__ void __launch_bounds__(256) k0_k19_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 524288u;
+    const int i1 = p / 16384u % 32u;
+    const int i2 = p % 16384u;
+    float x0[4];
+    float x1[4];
+    float x2;
+    float x4;
+    float x6;
+    kw_read4(x0, in0 + (i0 * 524288 + i1 * 16384 + i2));
+    kw_read4(x1, in1 + (i0 * 524288 + i1 * 16384 + i2));
+    x2 = in2[i1];
+    x4 = in3[i1];
+    x6 = in4[i1];
+    const float t5 = float(x4 < 1e+15f);
+    const float t7 = x6 + 1e-05f;
+    const float t8 = kw_rsqrt(t7);
+    const float t9 = kw_divide(1.0f, x4);
+    const float t10 = t5 != float(0) ? t8 : t9;
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t3 = x1[v] - x2;
+      const float t11 = t3 * t10;
+      const float t12 = x0[v] * t11;
+      y13[v] = t12;
+    }
+    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y13);
+  }
+}
+
+static const char* k19_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k19_mul: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k19_mul", k0_k19_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  return nullptr;
+}
+
+//// k20_mean_sum
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// Part 0: 33 parts of every row.
+// outer (32,), row (32, 16384)
+// total0 = sum(in0)
+static __global__ void __launch_bounds__(256) k0_k20_mean_sum(
+    const float* __restrict__ in0, double* __restrict__ partial0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  const unsigned block = block_number % 32u, part = block_number / 32u;
+  const unsigned t = threadIdx.x % 256u;  // place in the row's group
+  const unsigned o = block;
+  const int i0 = o;
+  const unsigned first = part * (unsigned)3972;
+  const unsigned end = (first + 3972u) * 4u < 524288u ? (first + 3972u) * 4u : 524288u;
+
+  double sum0 = 0;
+  for (unsigned k = 0; k < 16; k += 4) {
+    float x0[4][4];
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+        const int r0 = p / 16384u;
+        const int r1 = p % 16384u;
+        kw_read4(x0[u], in0 + (i0 * 16384 + r0 * 524288 + r1));
+      }
+    }
+    float part0[4] = {};
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      const unsigned p = (first + (k + u) * 256u + t) * 4u;
+      if (p < end) {
+#pragma unroll
+        for (int v = 0; v < 4; ++v) {
+          part0[v] += x0[u][v];
+        }
+      }
+    }
+    sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  __shared__ double share0_sum0[8];
+  if (threadIdx.x % 32u == 0) {
+    share0_sum0[threadIdx.x / 32u] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[threadIdx.x % 8u];
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o * 33 + part);
+    part_of[0] = sum0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k20_mean_sum(
+    float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o;
+  double sum0 = 0;
+  for (unsigned s = t; s < 33u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 33 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const float total0 = float(sum0);
+
+  if (t == 0) {
+    const float t0 = total0 * 1.9073486e-06f;
+    out0[i0] = t0;
+    out1[i0] = total0;
+  }
+}
+
+static const char* k20_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k20_mean_sum: in0 must be aligned to 16 bytes";
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k20_mean_sum", k0_k20_mean_sum, 1056, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k20_mean_sum", k1_k20_mean_sum, 4, 256, 0, stream, out0, out1, partial0);
+  return nullptr;
+}
+
+//// k21_mul
+// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+// points (32, 32, 16384)
+// out0 = mul(mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), in2), sub(unfused_sub(in3,
+// mul(mul(sub(in4, in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
+static __global__ void __launch_bounds__(256) k0_k21_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p / 524288u;
+    const int i1 = p / 16384u % 32u;
+    const int i2 = p % 16384u;
+    float x0;
+    float x2;
+    float x7;
+    float x9[4];
+    float x10[4];
+    float x11;
+    float x14;
+    float x17;
+    x0 = in0[i1];
+    x2 = in1[i1];
+    x7 = in2[i1];
+    kw_read4(x9, in3 + (i0 * 524288 + i1 * 16384 + i2));
+    kw_read4(x10, in4 + (i0 * 524288 + i1 * 16384 + i2));
+    x11 = in5[i1];
+    x14 = in6[i1];
+    x17 = in7[i1];
+    const float t1 = float(x0 < 1e+15f);
+    const float t3 = x2 + 1e-05f;
+    const float t4 = kw_rsqrt(t3);
+    const float t5 = kw_divide(1.0f, x0);
+    const float t6 = t1 != float(0) ? t4 : t5;
+    const float t8 = t6 * x7;
+    float y20[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t12 = x10[v] - x11;
+      const float t13 = t12 * t6;
+      const float t15 = t13 * x14;
+      const float t16 = kw_unfused_sub(x9[v], t15);
+      const float t18 = t16 - x17;
+      const float t19 = t8 * t18;
+      y20[v] = t19;
+    }
+    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y20);
+  }
+}
+
+static const char* k21_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+                           const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
+                           cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k21_mul: in3, in4, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k21_mul", k0_k21_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
   return nullptr;
 }
 
@@ -1964,250 +2099,190 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k6_0_ptr = static_cast<float*>(tensors[2]);
-    auto* var_k6_1_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k6_2_ptr = static_cast<float*>(tensors[4]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[5]);
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* stream) {
+    auto* _t17_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm1_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm1_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm1_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm1_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* relu_k7_ptr = static_cast<float*>(tensors[7]);
     auto* amax_k8_ptr = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k6_moments_mean(_t11_convolution_ptr, conv1_bias_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                              mean_k6_2_ptr, workspace, static_cast<cudaStream_t>(
+    auto* mean_k6_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* std_k6_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k6_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k6_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
+                                                  mean_k6_0_ptr, std_k6_1_ptr, var_k6_2_ptr, norm1_running_mean_out3,
+                                                  norm1_running_var_out4, workspace + 768,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k7_relu(_t17_convolution_ptr, mean_k6_0_ptr, std_k6_1_ptr, var_k6_2_ptr, norm1_weight_ptr,
+                                      norm1_bias_ptr, relu_k7_ptr, nullptr, static_cast<cudaStream_t>(
         stream))) return failure;
-    if (const char* failure = k7_relu(_t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                      _t12_reshape_ptr, norm1_bias_ptr, relu_k7_ptr, nullptr,
-                                      static_cast<cudaStream_t>(stream))) return failure;
     if (const char* failure = k8_max(relu_k7_ptr, amax_k8_ptr, nullptr,
                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* stream) {
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k9_0_ptr = static_cast<float*>(tensors[2]);
-    auto* var_k9_1_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k9_2_ptr = static_cast<float*>(tensors[4]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[5]);
+extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* stream) {
+    auto* _t26_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
+    auto* norm2_running_mean_out3 = static_cast<float*>(tensors[3]);
+    auto* norm2_running_var_out4 = static_cast<float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
     auto* relu_k10_ptr = static_cast<float*>(tensors[7]);
-    auto* mean_k17_ptr = static_cast<float*>(tensors[8]);
+    auto* mean_k11_ptr = static_cast<float*>(tensors[8]);
     auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k9_moments_mean(_t27_convolution_ptr, conv2_bias_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                              mean_k9_2_ptr, workspace, static_cast<cudaStream_t>(
-        stream))) return failure;
-    if (const char* failure = k10_relu(_t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                       _t13_reshape_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr,
+    auto* mean_k9_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* std_k9_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k9_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k9_mean_moments_add(_t26_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+                                                  mean_k9_0_ptr, std_k9_1_ptr, var_k9_2_ptr, norm2_running_mean_out3,
+                                                  norm2_running_var_out4, workspace + 768,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k10_relu(_t26_convolution_ptr, mean_k9_0_ptr, std_k9_1_ptr, var_k9_2_ptr,
+                                       norm2_weight_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr,
                                        static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k17_mean(relu_k10_ptr, mean_k17_ptr, nullptr,
+    if (const char* failure = k11_mean(relu_k10_ptr, mean_k11_ptr, nullptr,
                                        static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* stream) {
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[4]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* _t37_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[7]);
-    auto* where_k11_ptr = static_cast<float*>(tensors[8]);
-    if (const char* failure = k11_where(_t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                        _t13_reshape_ptr, norm2_bias_ptr, _t37_max_pool2d_with_indices_backward_ptr,
-                                        where_k11_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_3(void* const* tensors, void* stream) {
-    auto* _t41_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k11_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k12_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k12_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k13_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k12_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k12_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k12_mean_sum(_t41_mul_ptr, _t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr,
-                                           std_k9_0_ptr, var_k9_1_ptr, where_k11_ptr, mean_k12_0_ptr, mean_k12_1_ptr,
-                                           sum_k12_2_ptr, sum_k12_3_ptr, workspace + 512,
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* std_k12_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k12_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k12_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
+    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k16_1_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k16_1_2_ptr = static_cast<float*>(tensors[8]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
+    auto* mul_k17_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* std_k13_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k13_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k13_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k14_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k15_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k16_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k16_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k12_moments_mean(saved_0_ptr, std_k12_0_ptr, var_k12_1_ptr, mean_k12_2_ptr,
+                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k13_moments_mean(saved_3_ptr, std_k13_0_ptr, var_k13_1_ptr, mean_k13_2_ptr,
+                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k14_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k14_ptr, nullptr,
+                                        static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k15_mul(where_k14_ptr, saved_3_ptr, mean_k13_2_ptr, std_k13_0_ptr, var_k13_1_ptr,
+                                      mul_k15_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k16_mean_sum(mul_k15_ptr, mean_k16_0_ptr, sum_k16_1_ptr, workspace + 67110144,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k13_mul(std_k9_0_ptr, var_k9_1_ptr, _t41_mul_ptr, _t27_convolution_ptr, conv2_bias_ptr,
-                                      mean_k9_2_ptr, mean_k12_0_ptr, mean_k12_1_ptr, mul_k13_ptr, nullptr,
+    if (const char* failure = k16_mean_sum(where_k14_ptr, mean_k16_0_2_ptr, sum_k16_1_2_ptr, workspace + 67110144,
+                                           static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k17_mul(std_k13_0_ptr, var_k13_1_ptr, norm2_weight_ptr, where_k14_ptr, saved_3_ptr,
+                                      mean_k13_2_ptr, mean_k16_0_ptr, mean_k16_0_2_ptr, mul_k17_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_4(void* const* tensors, void* stream) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[4]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* _t49_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[7]);
-    auto* where_k14_ptr = static_cast<float*>(tensors[8]);
-    if (const char* failure = k14_where(_t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                        _t12_reshape_ptr, norm1_bias_ptr, _t49_max_pool2d_with_indices_backward_ptr,
-                                        where_k14_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_5(void* const* tensors, void* stream) {
-    auto* _t55_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k14_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k15_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k15_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k16_ptr = static_cast<float*>(tensors[9]);
+extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* stream) {
+    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k12_2_ptr = static_cast<const float*>(tensors[3]);
+    auto* std_k12_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* var_k12_1_ptr = static_cast<const float*>(tensors[5]);
+    auto* sum_k20_1_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k20_1_2_ptr = static_cast<float*>(tensors[7]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
+    auto* mul_k21_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k15_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k15_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k15_mean_sum(_t55_mul_ptr, _t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr,
-                                           std_k6_0_ptr, var_k6_1_ptr, where_k14_ptr, mean_k15_0_ptr, mean_k15_1_ptr,
-                                           sum_k15_2_ptr, sum_k15_3_ptr, workspace + 512,
+    auto* where_k18_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k19_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k20_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k20_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k18_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k18_ptr, nullptr,
+                                        static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k19_mul(where_k18_ptr, saved_0_ptr, mean_k12_2_ptr, std_k12_0_ptr, var_k12_1_ptr,
+                                      mul_k19_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k20_mean_sum(mul_k19_ptr, mean_k20_0_ptr, sum_k20_1_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mul(std_k6_0_ptr, var_k6_1_ptr, _t55_mul_ptr, _t11_convolution_ptr, conv1_bias_ptr,
-                                      mean_k6_2_ptr, mean_k15_0_ptr, mean_k15_1_ptr, mul_k16_ptr, nullptr,
+    if (const char* failure = k20_mean_sum(where_k18_ptr, mean_k20_0_2_ptr, sum_k20_1_2_ptr, workspace + 134218240,
+                                           static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k21_mul(std_k12_0_ptr, var_k12_1_ptr, norm1_weight_ptr, where_k18_ptr, saved_0_ptr,
+                                      mean_k12_2_ptr, mean_k20_0_ptr, mean_k20_0_2_ptr, mul_k21_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k6_0_ptr = static_cast<float*>(tensors[2]);
-    auto* var_k6_1_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k6_2_ptr = static_cast<float*>(tensors[4]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k7_ptr = static_cast<float*>(tensors[7]);
-    auto* amax_k8_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k6_moments_mean(_t11_convolution_ptr, conv1_bias_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                              mean_k6_2_ptr, workspace, static_cast<cudaStream_t>(
-        stream))) return failure;
-    if (const char* failure = k7_relu(_t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                      _t12_reshape_ptr, norm1_bias_ptr, relu_k7_ptr, nullptr,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* std_k12_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k12_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k12_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
+    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
+    auto* sum_k16_1_ptr = static_cast<float*>(tensors[7]);
+    auto* sum_k16_1_2_ptr = static_cast<float*>(tensors[8]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
+    auto* mul_k17_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* std_k13_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k13_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k13_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k14_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k15_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k16_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k16_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k12_moments_mean(saved_0_ptr, std_k12_0_ptr, var_k12_1_ptr, mean_k12_2_ptr,
+                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k13_moments_mean(saved_3_ptr, std_k13_0_ptr, var_k13_1_ptr, mean_k13_2_ptr,
+                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k14_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k14_ptr, nullptr,
+                                        static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k15_mul(where_k14_ptr, saved_3_ptr, mean_k13_2_ptr, std_k13_0_ptr, var_k13_1_ptr,
+                                      mul_k15_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k16_mean_sum(mul_k15_ptr, mean_k16_0_ptr, sum_k16_1_ptr, workspace + 67110144,
+                                           static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k16_mean_sum(where_k14_ptr, mean_k16_0_2_ptr, sum_k16_1_2_ptr, workspace + 67110144,
+                                           static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k17_mul(std_k13_0_ptr, var_k13_1_ptr, norm2_weight_ptr, where_k14_ptr, saved_3_ptr,
+                                      mean_k13_2_ptr, mean_k16_0_ptr, mean_k16_0_2_ptr, mul_k17_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k8_max(relu_k7_ptr, amax_k8_ptr, nullptr,
-                                     static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* stream) {
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* std_k9_0_ptr = static_cast<float*>(tensors[2]);
-    auto* var_k9_1_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k9_2_ptr = static_cast<float*>(tensors[4]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k10_ptr = static_cast<float*>(tensors[7]);
-    auto* mean_k17_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k9_moments_mean(_t27_convolution_ptr, conv2_bias_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                              mean_k9_2_ptr, workspace, static_cast<cudaStream_t>(
-        stream))) return failure;
-    if (const char* failure = k10_relu(_t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                       _t13_reshape_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr,
-                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k17_mean(relu_k10_ptr, mean_k17_ptr, nullptr,
-                                       static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* stream) {
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[4]);
-    auto* _t13_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* _t37_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[7]);
-    auto* where_k11_ptr = static_cast<float*>(tensors[8]);
-    if (const char* failure = k11_where(_t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
-                                        _t13_reshape_ptr, norm2_bias_ptr, _t37_max_pool2d_with_indices_backward_ptr,
-                                        where_k11_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_3(void* const* tensors, void* stream) {
-    auto* _t41_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t27_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* conv2_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k9_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k9_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k9_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k11_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k12_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k12_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k13_ptr = static_cast<float*>(tensors[9]);
+    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* mean_k12_2_ptr = static_cast<const float*>(tensors[3]);
+    auto* std_k12_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* var_k12_1_ptr = static_cast<const float*>(tensors[5]);
+    auto* sum_k20_1_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k20_1_2_ptr = static_cast<float*>(tensors[7]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
+    auto* mul_k21_ptr = static_cast<float*>(tensors[9]);
     auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k12_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k12_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k12_mean_sum(_t41_mul_ptr, _t27_convolution_ptr, conv2_bias_ptr, mean_k9_2_ptr,
-                                           std_k9_0_ptr, var_k9_1_ptr, where_k11_ptr, mean_k12_0_ptr, mean_k12_1_ptr,
-                                           sum_k12_2_ptr, sum_k12_3_ptr, workspace + 512,
+    auto* where_k18_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k19_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k20_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k20_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k18_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k18_ptr, nullptr,
+                                        static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k19_mul(where_k18_ptr, saved_0_ptr, mean_k12_2_ptr, std_k12_0_ptr, var_k12_1_ptr,
+                                      mul_k19_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k20_mean_sum(mul_k19_ptr, mean_k20_0_ptr, sum_k20_1_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k13_mul(std_k9_0_ptr, var_k9_1_ptr, _t41_mul_ptr, _t27_convolution_ptr, conv2_bias_ptr,
-                                      mean_k9_2_ptr, mean_k12_0_ptr, mean_k12_1_ptr, mul_k13_ptr, nullptr,
-                                      static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_4(void* const* tensors, void* stream) {
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[4]);
-    auto* _t12_reshape_ptr = static_cast<const float*>(tensors[5]);
-    auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* _t49_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[7]);
-    auto* where_k14_ptr = static_cast<float*>(tensors[8]);
-    if (const char* failure = k14_where(_t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
-                                        _t12_reshape_ptr, norm1_bias_ptr, _t49_max_pool2d_with_indices_backward_ptr,
-                                        where_k14_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_5(void* const* tensors, void* stream) {
-    auto* _t55_mul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t11_convolution_ptr = static_cast<const float*>(tensors[1]);
-    auto* conv1_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k6_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k6_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* where_k14_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k15_2_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k15_3_ptr = static_cast<float*>(tensors[8]);
-    auto* mul_k16_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* mean_k15_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* mean_k15_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    if (const char* failure = k15_mean_sum(_t55_mul_ptr, _t11_convolution_ptr, conv1_bias_ptr, mean_k6_2_ptr,
-                                           std_k6_0_ptr, var_k6_1_ptr, where_k14_ptr, mean_k15_0_ptr, mean_k15_1_ptr,
-                                           sum_k15_2_ptr, sum_k15_3_ptr, workspace + 512,
+    if (const char* failure = k20_mean_sum(where_k18_ptr, mean_k20_0_2_ptr, sum_k20_1_2_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mul(std_k6_0_ptr, var_k6_1_ptr, _t55_mul_ptr, _t11_convolution_ptr, conv1_bias_ptr,
-                                      mean_k6_2_ptr, mean_k15_0_ptr, mean_k15_1_ptr, mul_k16_ptr, nullptr,
+    if (const char* failure = k21_mul(std_k12_0_ptr, var_k12_1_ptr, norm1_weight_ptr, where_k18_ptr, saved_0_ptr,
+                                      mean_k12_2_ptr, mean_k20_0_ptr, mean_k20_0_2_ptr, mul_k21_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
@@ -2278,265 +2353,229 @@ def _kernelwright_training(_device, _stream, x, conv1_weight, conv1_bias, norm1_
     return (_kernelwright_laid(_t33_linear, (10, 1)),)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv1_weight, conv1_bias,
-                                                  norm1_weight, norm1_bias, conv2_weight, conv2_bias, norm2_weight,
-                                                  norm2_bias, classify_weight):
-    """The program of training backward of parameters mode: 12 kernels, 21 torch calls."""
+def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias, norm1_weight, norm1_bias, conv2_weight,
+                                  conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
+                                  norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean,
+                                  norm1_running_var, norm2_running_mean, norm2_running_var):
+    """The program of training saving mode: 6 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t11_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    _t12_reshape = norm1_weight.reshape((1, 32, 1, 1)).contiguous()
-    _t13_reshape = norm2_weight.reshape((1, 64, 1, 1)).contiguous()
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t15_reshape = _t14_matmul.reshape((32, 64, 1, 1))
-    del _t14_matmul
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t16_div = (_t15_reshape / 1024.0)
-    del _t15_reshape
-    _t17_expand = _t16_div.expand((32, 64, 32, 32))
-    del _t16_div
-    _t18_permute = gradient_of_output_0.permute((1, 0))
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t19_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t20_reshape = _t19_sum.reshape((10,))
-    del _t19_sum
-    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
+    _t17_convolution = _t17_convolution_shown.contiguous()
     relu_k7 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
     amax_k8 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(16896, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t11_convolution, conv1_bias,
-                         std_k6_0, var_k6_1, mean_k6_2, _t12_reshape, norm1_bias, relu_k7, amax_k8, workspace)
+    workspace = torch.empty(17664, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
+                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, relu_k7,
+                         amax_k8, workspace)
+    torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t26_reshape = amax_k8.reshape((32, 32, 64, 64))
+    _t25_reshape = amax_k8.reshape((32, 32, 64, 64))
     del amax_k8
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t27_convolution = torch.nn.functional.conv2d(_t26_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1),
-                                                  1).contiguous()
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t28_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k7, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t29_item = _t28_max_pool2d_with_indices[1]
-    del _t28_max_pool2d_with_indices
-    std_k9_0 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    var_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mean_k9_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    _t26_convolution_shown = torch.nn.functional.conv2d(_t25_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+                                                        1)
+    _t26_convolution = _t26_convolution_shown.contiguous()
     relu_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k17 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(16384, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t27_convolution, conv2_bias,
-                         std_k9_0, var_k9_1, mean_k9_2, _t13_reshape, norm2_bias, relu_k10, mean_k17, workspace)
+    mean_k11 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t26_convolution, norm2_running_mean,
+                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, relu_k10,
+                         mean_k11, workspace)
+    torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
     del workspace
+    _t34_reshape = mean_k11.reshape((32, 64))
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t35_linear = torch.nn.functional.linear(_t34_reshape, classify_weight, classify_bias)
+    norm1_num_batches_tracked.add_(1)
+    norm2_num_batches_tracked.add_(1)
+    return (_kernelwright_laid(_t35_linear, (10, 1)), _t17_convolution_shown, relu_k7, _t25_reshape,
+            _t26_convolution_shown, relu_k10, mean_k11,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                                  saved_3, saved_4, saved_5, norm1_weight, norm2_weight,
+                                                  classify_weight, conv2_weight, conv1_weight):
+    """The program of training backward of parameters mode: 12 kernels, 17 torch calls."""
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
+    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
+    del _t13_matmul
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t15_div = (_t14_reshape / 1024.0)
+    del _t14_reshape
+    _t16_expand = _t15_div.expand((32, 64, 32, 32))
+    del _t15_div
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t35_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k10, [2, 2], [2, 2], [0, 0],
+    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
         [1, 1], False)
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t36_item = _t35_max_pool2d_with_indices[1]
-    del _t35_max_pool2d_with_indices
+    _t18_item = _t17_max_pool2d_with_indices[1]
+    del _t17_max_pool2d_with_indices
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t37_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t17_expand,
-        relu_k10, [2, 2], [2, 2], [0, 0], [1, 1], False, _t36_item).contiguous()
-    del _t17_expand, relu_k10, _t36_item
-    _t38_reshape = mean_k17.reshape((32, 64))
-    del mean_k17
+    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
+        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
+    del _t16_expand, _t18_item
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
+        [1, 1], False)
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t21_item = _t20_max_pool2d_with_indices[1]
+    del _t20_max_pool2d_with_indices
+    _t22_permute = gradient_of_output_0.permute((1, 0))
+    _t23_reshape = saved_5.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t39_matmul = torch.matmul(_t18_permute, _t38_reshape)
-    del _t18_permute, _t38_reshape
-    where_k11 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t27_convolution, conv2_bias,
-                         mean_k9_2, std_k9_0, var_k9_1, _t13_reshape, norm2_bias, _t37_max_pool2d_with_indices_backward,
-                         where_k11)
-    del _t37_max_pool2d_with_indices_backward
+    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
+    del _t22_permute, _t23_reshape
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t26_reshape = _t25_sum.reshape((10,))
+    del _t25_sum
+    std_k12_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k12_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k16_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k16_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k17 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(67127040, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k12_0, var_k12_1,
+                         mean_k12_2, saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k16_1, sum_k16_1_2,
+                         norm2_weight, mul_k17, workspace)
+    del _t19_max_pool2d_with_indices_backward, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_mul = (where_k11 * _t13_reshape).contiguous()
-    del _t13_reshape
-    sum_k12_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_3 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    workspace = torch.empty(33280, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_3", _stream, _t41_mul, _t27_convolution,
-                         conv2_bias, mean_k9_2, std_k9_0, var_k9_1, where_k11, sum_k12_2, sum_k12_3, mul_k13, workspace)
-    del where_k11, std_k9_0, var_k9_1, _t41_mul, _t27_convolution, mean_k9_2, workspace
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t47_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k13, _t26_reshape, conv2_weight, [64],
+    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k17, saved_2, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k13, _t26_reshape
+    del mul_k17
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t48_item = _t47_convolution_backward[0]
+    _t41_item = _t40_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t49_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t48_item, relu_k7,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t29_item).contiguous()
-    del _t48_item, relu_k7, _t29_item
+    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
+        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
+    del _t41_item, _t21_item
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t50_item = _t47_convolution_backward[1]
+    _t43_item = _t40_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t51_item = _t47_convolution_backward[2]
-    del _t47_convolution_backward
-    _t52_reshape = sum_k12_2.reshape((64,))
-    del sum_k12_2
-    _t53_reshape = sum_k12_3.reshape((64,))
-    del sum_k12_3
-    where_k14 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_4", _stream, _t11_convolution, conv1_bias,
-                         mean_k6_2, std_k6_0, var_k6_1, _t12_reshape, norm1_bias, _t49_max_pool2d_with_indices_backward,
-                         where_k14)
-    del _t49_max_pool2d_with_indices_backward
+    _t44_item = _t40_convolution_backward[2]
+    del _t40_convolution_backward
+    _t45_reshape = sum_k16_1.reshape((64,))
+    del sum_k16_1
+    _t46_reshape = sum_k16_1_2.reshape((64,))
+    del sum_k16_1_2
+    sum_k20_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k20_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k21 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(134226688, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_1,
+                         _t42_max_pool2d_with_indices_backward, saved_0, mean_k12_2, std_k12_0, var_k12_1, sum_k20_1,
+                         sum_k20_1_2, norm1_weight, mul_k21, workspace)
+    del _t42_max_pool2d_with_indices_backward, std_k12_0, var_k12_1, mean_k12_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_mul = (where_k14 * _t12_reshape).contiguous()
-    del _t12_reshape
-    sum_k15_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k15_3 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k16 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    workspace = torch.empty(34304, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_5", _stream, _t55_mul, _t11_convolution,
-                         conv1_bias, mean_k6_2, std_k6_0, var_k6_1, where_k14, sum_k15_2, sum_k15_3, mul_k16, workspace)
-    del where_k14, std_k6_0, var_k6_1, _t55_mul, _t11_convolution, mean_k6_2, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t61_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k16, x, conv1_weight, [32], [1, 1],
+    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k21, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [False, True, True])
-    del mul_k16
+    del mul_k21
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t62_item = _t61_convolution_backward[1]
+    _t55_item = _t54_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t63_item = _t61_convolution_backward[2]
-    del _t61_convolution_backward
-    _t64_reshape = sum_k15_2.reshape((32,))
-    del sum_k15_2
-    _t65_reshape = sum_k15_3.reshape((32,))
-    return (_t62_item, _t63_item, _t64_reshape, _t65_reshape, _t50_item, _t51_item, _t52_reshape, _t53_reshape,
-            _t39_matmul, _t20_reshape,)
+    _t56_item = _t54_convolution_backward[2]
+    del _t54_convolution_backward
+    _t57_reshape = sum_k20_1.reshape((32,))
+    del sum_k20_1
+    _t58_reshape = sum_k20_1_2.reshape((32,))
+    return (_t55_item, _t56_item, _t57_reshape, _t58_reshape, _t43_item, _t44_item, _t45_reshape, _t46_reshape,
+            _t24_matmul, _t26_reshape,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv1_weight, conv1_bias, norm1_weight,
-                                    norm1_bias, conv2_weight, conv2_bias, norm2_weight, norm2_bias, classify_weight):
-    """The program of training backward mode: 12 kernels, 22 torch calls."""
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t11_convolution = torch.nn.functional.conv2d(x, conv1_weight, None, (1, 1), (1, 1), (1, 1), 1).contiguous()
-    _t12_reshape = norm1_weight.reshape((1, 32, 1, 1)).contiguous()
-    _t13_reshape = norm2_weight.reshape((1, 64, 1, 1)).contiguous()
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2, saved_3,
+                                    saved_4, saved_5, norm1_weight, norm2_weight, classify_weight, conv2_weight,
+                                    conv1_weight):
+    """The program of training backward mode: 12 kernels, 18 torch calls."""
     # return self.classify(x.mean(dim=(2, 3)))
-    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t15_reshape = _t14_matmul.reshape((32, 64, 1, 1))
-    del _t14_matmul
+    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
+    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
+    del _t13_matmul
     # return self.classify(x.mean(dim=(2, 3)))
-    _t16_div = (_t15_reshape / 1024.0)
-    del _t15_reshape
-    _t17_expand = _t16_div.expand((32, 64, 32, 32))
-    del _t16_div
-    _t18_permute = gradient_of_output_0.permute((1, 0))
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t19_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t20_reshape = _t19_sum.reshape((10,))
-    del _t19_sum
-    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    relu_k7 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    amax_k8 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(16896, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t11_convolution, conv1_bias, std_k6_0, var_k6_1,
-                         mean_k6_2, _t12_reshape, norm1_bias, relu_k7, amax_k8, workspace)
-    del workspace
-    _t26_reshape = amax_k8.reshape((32, 32, 64, 64))
-    del amax_k8
+    _t15_div = (_t14_reshape / 1024.0)
+    del _t14_reshape
+    _t16_expand = _t15_div.expand((32, 64, 32, 32))
+    del _t15_div
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t27_convolution = torch.nn.functional.conv2d(_t26_reshape, conv2_weight, None, (1, 1), (1, 1), (1, 1),
-                                                  1).contiguous()
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t28_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k7, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t29_item = _t28_max_pool2d_with_indices[1]
-    del _t28_max_pool2d_with_indices
-    std_k9_0 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    var_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mean_k9_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    relu_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k17 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    workspace = torch.empty(16384, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t27_convolution, conv2_bias, std_k9_0, var_k9_1,
-                         mean_k9_2, _t13_reshape, norm2_bias, relu_k10, mean_k17, workspace)
-    del workspace
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t35_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(relu_k10, [2, 2], [2, 2], [0, 0],
+    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
         [1, 1], False)
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t36_item = _t35_max_pool2d_with_indices[1]
-    del _t35_max_pool2d_with_indices
+    _t18_item = _t17_max_pool2d_with_indices[1]
+    del _t17_max_pool2d_with_indices
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t37_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t17_expand,
-        relu_k10, [2, 2], [2, 2], [0, 0], [1, 1], False, _t36_item).contiguous()
-    del _t17_expand, relu_k10, _t36_item
-    _t38_reshape = mean_k17.reshape((32, 64))
-    del mean_k17
+    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
+        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
+    del _t16_expand, _t18_item
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
+        [1, 1], False)
+    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
+    _t21_item = _t20_max_pool2d_with_indices[1]
+    del _t20_max_pool2d_with_indices
+    _t22_permute = gradient_of_output_0.permute((1, 0))
+    _t23_reshape = saved_5.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t39_matmul = torch.matmul(_t18_permute, _t38_reshape)
-    del _t18_permute, _t38_reshape
-    where_k11 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t27_convolution, conv2_bias, mean_k9_2, std_k9_0,
-                         var_k9_1, _t13_reshape, norm2_bias, _t37_max_pool2d_with_indices_backward, where_k11)
-    del _t37_max_pool2d_with_indices_backward
+    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
+    del _t22_permute, _t23_reshape
+    # return self.classify(x.mean(dim=(2, 3)))
+    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t26_reshape = _t25_sum.reshape((10,))
+    del _t25_sum
+    std_k12_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k12_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k16_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k16_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k17 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(67127040, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k12_0, var_k12_1, mean_k12_2,
+                         saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k16_1, sum_k16_1_2, norm2_weight,
+                         mul_k17, workspace)
+    del _t19_max_pool2d_with_indices_backward, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_mul = (where_k11 * _t13_reshape).contiguous()
-    del _t13_reshape
-    sum_k12_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_3 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    workspace = torch.empty(33280, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_3", _stream, _t41_mul, _t27_convolution, conv2_bias, mean_k9_2,
-                         std_k9_0, var_k9_1, where_k11, sum_k12_2, sum_k12_3, mul_k13, workspace)
-    del where_k11, std_k9_0, var_k9_1, _t41_mul, _t27_convolution, mean_k9_2, workspace
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t47_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k13, _t26_reshape, conv2_weight, [64],
+    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k17, saved_2, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k13, _t26_reshape
+    del mul_k17
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t48_item = _t47_convolution_backward[0]
+    _t41_item = _t40_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t49_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t48_item, relu_k7,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t29_item).contiguous()
-    del _t48_item, relu_k7, _t29_item
+    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
+        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
+    del _t41_item, _t21_item
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t50_item = _t47_convolution_backward[1]
+    _t43_item = _t40_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t51_item = _t47_convolution_backward[2]
-    del _t47_convolution_backward
-    _t52_reshape = sum_k12_2.reshape((64,))
-    del sum_k12_2
-    _t53_reshape = sum_k12_3.reshape((64,))
-    del sum_k12_3
-    where_k14 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_4", _stream, _t11_convolution, conv1_bias, mean_k6_2, std_k6_0,
-                         var_k6_1, _t12_reshape, norm1_bias, _t49_max_pool2d_with_indices_backward, where_k14)
-    del _t49_max_pool2d_with_indices_backward
+    _t44_item = _t40_convolution_backward[2]
+    del _t40_convolution_backward
+    _t45_reshape = sum_k16_1.reshape((64,))
+    del sum_k16_1
+    _t46_reshape = sum_k16_1_2.reshape((64,))
+    del sum_k16_1_2
+    sum_k20_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k20_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k21 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(134226688, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_1, _t42_max_pool2d_with_indices_backward,
+                         saved_0, mean_k12_2, std_k12_0, var_k12_1, sum_k20_1, sum_k20_1_2, norm1_weight, mul_k21,
+                         workspace)
+    del _t42_max_pool2d_with_indices_backward, std_k12_0, var_k12_1, mean_k12_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_mul = (where_k14 * _t12_reshape).contiguous()
-    del _t12_reshape
-    sum_k15_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k15_3 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k16 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    workspace = torch.empty(34304, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_5", _stream, _t55_mul, _t11_convolution, conv1_bias, mean_k6_2,
-                         std_k6_0, var_k6_1, where_k14, sum_k15_2, sum_k15_3, mul_k16, workspace)
-    del where_k14, std_k6_0, var_k6_1, _t55_mul, _t11_convolution, mean_k6_2, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t61_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k16, x, conv1_weight, [32], [1, 1],
+    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k21, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k16
+    del mul_k21
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t62_item = _t61_convolution_backward[0]
+    _t55_item = _t54_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t63_item = _t61_convolution_backward[1]
+    _t56_item = _t54_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t64_item = _t61_convolution_backward[2]
-    del _t61_convolution_backward
-    _t65_reshape = sum_k15_2.reshape((32,))
-    del sum_k15_2
-    _t66_reshape = sum_k15_3.reshape((32,))
-    return (_t62_item, _t63_item, _t64_item, _t65_reshape, _t66_reshape, _t50_item, _t51_item, _t52_reshape,
-            _t53_reshape, _t39_matmul, _t20_reshape,)
+    _t57_item = _t54_convolution_backward[2]
+    del _t54_convolution_backward
+    _t58_reshape = sum_k20_1.reshape((32,))
+    del sum_k20_1
+    _t59_reshape = sum_k20_1_2.reshape((32,))
+    return (_t55_item, _t56_item, _t57_item, _t58_reshape, _t59_reshape, _t43_item, _t44_item, _t45_reshape,
+            _t46_reshape, _t24_matmul, _t26_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -2622,16 +2661,18 @@ _KERNELWRIGHT_TRAINING = {
     "run": _kernelwright_training,
     "ahead": False,
     "compiled": None,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1,
-        'norm1.weight': 2, 'norm1.bias': 3, 'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
-        'classify.weight': 8, 'classify.bias': 9}, "tensors": ('conv1.weight', 'conv1.bias', 'norm1.weight',
-        'norm1.bias', 'conv2.weight', 'conv2.bias', 'norm2.weight', 'norm2.bias', 'classify.weight'), "orders": (),
-                                                         "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2,
-        'norm1.weight': 3, 'norm1.bias': 4, 'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
-        'classify.weight': 9, 'classify.bias': 10}, "tensors": ('conv1.weight', 'conv1.bias', 'norm1.weight',
-        'norm1.bias', 'conv2.weight', 'conv2.bias', 'norm2.weight', 'norm2.bias', 'classify.weight'), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1, 'norm1.weight': 2, 'norm1.bias': 3,
+                                         'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
+                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4, 5, 6),
+                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
+                                           'conv1.weight'), "orders": (),
+                               "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2, 'norm1.weight': 3, 'norm1.bias': 4,
+                                         'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
+                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4, 5, 6),
+                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
+                                           'conv1.weight'), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -3122,26 +3163,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -3149,7 +3198,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -3211,8 +3260,15 @@ class _KernelwrightFunction(torch.autograd.Function):
                        if name in facts["updated"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -3224,6 +3280,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

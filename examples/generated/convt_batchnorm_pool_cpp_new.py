@@ -92,7 +92,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_5b4b191c85ff"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_e93baa6f63c6"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -1263,11 +1263,10 @@ static const char* k5_sum_cast(const double* __restrict__ in0, const double* __r
 // convt_batchnorm_pool.py:19: x = x * self.scale_factor
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
-// Rows of 16 x 25920 for each of 128: moments, sum, sum.
+// Rows of 16 x 25920 for each of 128: moments, sum.
 static const char* k7_moments_mean_sum(const float* __restrict__ in0, const float* __restrict__ in1,
-                                       const float* __restrict__ in2, float* __restrict__ out0,
-                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
-                                       float* __restrict__ out4, void* workspace) {
+                                       float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+                                       float* __restrict__ out3, float* __restrict__ out4, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -1285,18 +1284,15 @@ static const char* k7_moments_mean_sum(const float* __restrict__ in0, const floa
     const real reduced0_variance = accumulator0.variance();
     const real reduced0_deviation = accumulator0.deviation();
     alignas(64) real values1[1024];
-    alignas(64) real values2[1024];
     kw_sum_of<real> accumulator1;
-    kw_sum_of<real> accumulator2;
-    const real c1_0 = real(in2[i0]);
-    const real c1_1 = reduced0_mean * real(2.0);
-    const real c1_2 = reduced0_deviation * real(2.0);
-    const real c1_3 = real(c1_2 < real(1000000000000000.0));
-    const real c1_4 = reduced0_variance * real(4.0);
-    const real c1_5 = kw_unfused_add(c1_4, real(1e-05));
-    const real c1_6 = real(1) / kw_sqrt(c1_5);
-    const real c1_7 = real(1) / c1_2;
-    const real c1_8 = kw_select(c1_3 != real(0), c1_6, c1_7);
+    const real c1_0 = reduced0_mean * real(2.0);
+    const real c1_1 = reduced0_deviation * real(2.0);
+    const real c1_2 = real(c1_1 < real(1000000000000000.0));
+    const real c1_3 = reduced0_variance * real(4.0);
+    const real c1_4 = kw_unfused_add(c1_3, real(1e-05));
+    const real c1_5 = real(1) / kw_sqrt(c1_4);
+    const real c1_6 = real(1) / c1_1;
+    const real c1_7 = kw_select(c1_2 != real(0), c1_5, c1_6);
     for (int64_t segment = 0; segment < 416; ++segment) {
       const int64_t r0 = segment / 26;
       const int64_t block = segment % 26;
@@ -1304,29 +1300,24 @@ static const char* k7_moments_mean_sum(const float* __restrict__ in0, const floa
       const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
       const real w0 = real(in1[i0 + 128 * r0]);
       const real w1 = w0 / real(25920.0);
-      const real w2 = w1 * c1_0;
       #pragma omp simd
       for (int64_t r1 = begin; r1 < end; ++r1) {
         const real v0 = real(in0[25920 * i0 + 3317760 * r0 + r1]);
         const real v1 = v0 * real(2.0);
-        const real v2 = kw_unfused_sub(v1, c1_1);
-        const real v3 = v2 * c1_8;
-        const real v4 = w2 * v3;
-        const real v5 = w1 * v3;
+        const real v2 = kw_unfused_sub(v1, c1_0);
+        const real v3 = v2 * c1_7;
+        const real v4 = w1 * v3;
         values1[r1 - begin] = v4;
-        values2[r1 - begin] = v5;
       }
       accumulator1.block(values1, end - begin);
-      accumulator2.block(values2, end - begin);
     }
     const real reduced1 = accumulator1.value();
-    const real reduced2 = accumulator2.value();
-    const real t9 = reduced1 / real(414720.0);
+    const real t8 = reduced1 / real(414720.0);
     out0[i0] = reduced0_deviation;
     out1[i0] = reduced0_variance;
     out2[i0] = reduced0_mean;
-    out3[i0] = t9;
-    out4[i0] = reduced2;
+    out3[i0] = t8;
+    out4[i0] = reduced1;
   }
   return nullptr;
 }
@@ -1335,8 +1326,7 @@ static const char* k7_moments_mean_sum(const float* __restrict__ in0, const floa
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Rows of 16 x 25920 for each of 128: sum.
-static const char* k8_mean(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
-                           void* workspace) {
+static const char* k8_mean(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -1344,7 +1334,6 @@ static const char* k8_mean(const float* __restrict__ in0, const float* __restric
     const int64_t i0 = point;
     alignas(64) real values0[1024];
     kw_sum_of<real> accumulator0;
-    const real c0_0 = real(in1[i0]);
     for (int64_t segment = 0; segment < 416; ++segment) {
       const int64_t r0 = segment / 26;
       const int64_t block = segment % 26;
@@ -1352,16 +1341,15 @@ static const char* k8_mean(const float* __restrict__ in0, const float* __restric
       const int64_t end = begin + 1024 < 25920 ? begin + 1024 : 25920;
       const real w0 = real(in0[i0 + 128 * r0]);
       const real w1 = w0 / real(25920.0);
-      const real w2 = w1 * c0_0;
       #pragma omp simd
       for (int64_t r1 = begin; r1 < end; ++r1) {
-        values0[r1 - begin] = w2;
+        values0[r1 - begin] = w1;
       }
       accumulator0.block(values0, end - begin);
     }
     const real reduced0 = accumulator0.value();
-    const real t1 = reduced0 / real(414720.0);
-    out0[i0] = t1;
+    const real t0 = reduced0 / real(414720.0);
+    out0[i0] = t0;
   }
   return nullptr;
 }
@@ -1392,10 +1380,10 @@ static const char* k9_mul(const float* __restrict__ in0, const float* __restrict
     const real c6 = real(1) / kw_sqrt(c5);
     const real c7 = real(1) / c1;
     const real c8 = kw_select(c2 != real(0), c6, c7);
-    const real c9 = real(in2[128 * i0 + i1]);
-    const real c10 = c9 / real(25920.0);
-    const real c11 = real(in3[i1]);
-    const real c12 = c10 * c11;
+    const real c9 = real(in2[i1]);
+    const real c10 = c8 * c9;
+    const real c11 = real(in3[128 * i0 + i1]);
+    const real c12 = c11 / real(25920.0);
     const real c13 = real(in5[i1]);
     const real c14 = c13 * real(2.0);
     const real c15 = real(in6[i1]);
@@ -1409,7 +1397,7 @@ static const char* k9_mul(const float* __restrict__ in0, const float* __restrict
       const real v4 = v3 * c15;
       const real v5 = kw_unfused_sub(c12, v4);
       const real v6 = v5 - c16;
-      const real v7 = c8 * v6;
+      const real v7 = c10 * v6;
       const real v8 = v7 * real(2.0);
       out0[3317760 * i0 + 25920 * i1 + i2] = v8;
     }
@@ -1562,8 +1550,8 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
     auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
-    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[2]);
-    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[2]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
     auto* mul_k9_ptr = static_cast<float*>(tensors[4]);
     auto* sum_k10_ptr = static_cast<float*>(tensors[5]);
     alignas(256) char workspace[2560];
@@ -1572,12 +1560,11 @@ extern "C" const char* kernelwright_training_backward_of_parameters_0(void* cons
     auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
     auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
     auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
-    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
-                                                  std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
-                                                  sum_k7_4_ptr, nullptr)) return failure;
-    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr,
-                                      nullptr)) return failure;
-    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, std_k7_0_ptr,
+                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
+                                                  nullptr)) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, mean_k8_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, batch_norm_weight_ptr, gradient_of_output_0_ptr,
                                      _t5_convolution_ptr, mean_k7_2_ptr, mean_k7_3_ptr, mean_k8_ptr, mul_k9_ptr,
                                      nullptr)) return failure;
     if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, nullptr)) return failure;
@@ -1587,8 +1574,8 @@ extern "C" const char* kernelwright_training_backward_of_parameters_0(void* cons
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
     auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
-    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[2]);
-    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[2]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
     auto* mul_k9_ptr = static_cast<float*>(tensors[4]);
     auto* sum_k10_ptr = static_cast<float*>(tensors[5]);
     alignas(256) char workspace[2560];
@@ -1597,12 +1584,11 @@ extern "C" const char* kernelwright_training_backward_0(void* const* tensors, vo
     auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 1024);
     auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
     auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
-    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
-                                                  std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
-                                                  sum_k7_4_ptr, nullptr)) return failure;
-    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr,
-                                      nullptr)) return failure;
-    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+    if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, gradient_of_output_0_ptr, std_k7_0_ptr,
+                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
+                                                  nullptr)) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, mean_k8_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, batch_norm_weight_ptr, gradient_of_output_0_ptr,
                                      _t5_convolution_ptr, mean_k7_2_ptr, mean_k7_3_ptr, mean_k8_ptr, mul_k9_ptr,
                                      nullptr)) return failure;
     if (const char* failure = k10_sum(gradient_of_output_0_ptr, sum_k10_ptr, nullptr)) return failure;
@@ -1656,7 +1642,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     mul_k9 = _t5_convolution  # in place
     sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t5_convolution,
-                         gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10)
+                         gradient_of_output_0, sum_k7_4, batch_norm_weight, mul_k9, sum_k10)
     del _t5_convolution
     # x = self.conv_transpose(x)
     _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
@@ -1682,8 +1668,8 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
     sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
     mul_k9 = _t5_convolution  # in place
     sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, gradient_of_output_0,
-                         batch_norm_weight, sum_k7_4, mul_k9, sum_k10)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, gradient_of_output_0, sum_k7_4,
+                         batch_norm_weight, mul_k9, sum_k10)
     del _t5_convolution
     # x = self.conv_transpose(x)
     _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
@@ -2222,24 +2208,28 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
     orders = program["orders"] or (None,) * len(values)
@@ -2249,7 +2239,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -2319,6 +2309,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -92,7 +92,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_bebf6a49d42b"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_d5beaa8a2ceb"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -2033,16 +2033,13 @@ static __global__ void __launch_bounds__(256) k1_k7_moments_mean_sum(
 
 // Part 1: 12 parts of every row.
 // outer (128,), row (16, 25920)
-// total1 = sum(mul(mul(div(in2, 25920), in3), mul(unfused_sub(mul(add(in0, in1), 2), mul(mean0_of, 2)),
-// where(lt(mul(deviation0_of, 2), 1e+15), rsqrt(unfused_add(mul(variance0_of, 4), 1e-05)),
-// reciprocal(mul(deviation0_of, 2))))))
-// total2 = sum(mul(div(in2, 25920), mul(unfused_sub(mul(add(in0, in1), 2), mul(mean0_of, 2)),
+// total1 = sum(mul(div(in2, 25920), mul(unfused_sub(mul(add(in0, in1), 2), mul(mean0_of, 2)),
 // where(lt(mul(deviation0_of, 2), 1e+15), rsqrt(unfused_add(mul(variance0_of, 4), 1e-05)),
 // reciprocal(mul(deviation0_of, 2))))))
 static __global__ void __launch_bounds__(256) k2_k7_moments_mean_sum(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ mean0_of, const float* __restrict__ variance0_of,
-    const float* __restrict__ deviation0_of, double* __restrict__ partial1) {
+    const float* __restrict__ mean0_of, const float* __restrict__ variance0_of, const float* __restrict__ deviation0_of,
+    double* __restrict__ partial1) {
   const unsigned block = blockIdx.x % 128u, part = blockIdx.x / 128u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
@@ -2050,29 +2047,26 @@ static __global__ void __launch_bounds__(256) k2_k7_moments_mean_sum(
   const unsigned first = part * (unsigned)8640;
   const unsigned end = (first + 8640u) * 4u < 414720u ? (first + 8640u) * 4u : 414720u;
 
-  float b2;
-  b2 = in3[i0];
-  float b5;
-  b5 = in1[i0];
-  float b8;
-  b8 = mean0_of[i0];
-  const float t9 = b8 * 2.0f;
-  float b11;
-  b11 = deviation0_of[i0];
-  const float t12 = b11 * 2.0f;
-  const float t13 = float(t12 < 1e+15f);
-  float b14;
-  b14 = variance0_of[i0];
-  const float t15 = b14 * 4.0f;
-  const float t16 = kw_unfused_add(t15, 1e-05f);
-  const float t17 = kw_rsqrt(t16);
-  const float t18 = kw_divide(1.0f, t12);
-  const float t19 = t13 != float(0) ? t17 : t18;
+  float b3;
+  b3 = in1[i0];
+  float b6;
+  b6 = mean0_of[i0];
+  const float t7 = b6 * 2.0f;
+  float b9;
+  b9 = deviation0_of[i0];
+  const float t10 = b9 * 2.0f;
+  const float t11 = float(t10 < 1e+15f);
+  float b12;
+  b12 = variance0_of[i0];
+  const float t13 = b12 * 4.0f;
+  const float t14 = kw_unfused_add(t13, 1e-05f);
+  const float t15 = kw_rsqrt(t14);
+  const float t16 = kw_divide(1.0f, t10);
+  const float t17 = t11 != float(0) ? t15 : t16;
   double sum1 = 0;
-  double sum2 = 0;
   for (unsigned k = 0; k < 34; k += 4) {
     float x0[4];
-    float x4[4][4];
+    float x2[4][4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const unsigned p = (first + (k + u) * 256u + t) * 4u;
@@ -2080,56 +2074,45 @@ static __global__ void __launch_bounds__(256) k2_k7_moments_mean_sum(
         const int r0 = p / 25920u;
         const int r1 = p % 25920u;
         x0[u] = in2[i0 + r0 * 128];
-        kw_read4(x4[u], in0 + (i0 * 25920 + r0 * 3317760 + r1));
+        kw_read4(x2[u], in0 + (i0 * 25920 + r0 * 3317760 + r1));
       }
     }
     float part1[4] = {};
-    float part2[4] = {};
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       const unsigned p = (first + (k + u) * 256u + t) * 4u;
       if (p < end) {
         const float t1 = x0[u] * 3.858025e-05f;
-        const float t3 = t1 * b2;
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          const float t6 = x4[u][v] + b5;
-          const float t7 = t6 * 2.0f;
-          const float t10 = kw_unfused_sub(t7, t9);
-          const float t20 = t10 * t19;
-          const float t21 = t3 * t20;
-          const float t22 = t1 * t20;
-          part1[v] += t21;
-          part2[v] += t22;
+          const float t4 = x2[u][v] + b3;
+          const float t5 = t4 * 2.0f;
+          const float t8 = kw_unfused_sub(t5, t7);
+          const float t18 = t8 * t17;
+          const float t19 = t1 * t18;
+          part1[v] += t19;
         }
       }
     }
     sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
-    sum2 += double(((part2[0] + part2[1]) + (part2[2] + part2[3])));
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
     sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
   }
   __shared__ double share0_sum1[8];
-  __shared__ double share0_sum2[8];
   if (threadIdx.x % 32u == 0) {
     share0_sum1[threadIdx.x / 32u] = sum1;
-    share0_sum2[threadIdx.x / 32u] = sum2;
   }
   __syncthreads();
   sum1 = share0_sum1[threadIdx.x % 8u];
-  sum2 = share0_sum2[threadIdx.x % 8u];
 #pragma unroll
   for (int d = 4; d > 0; d /= 2) {
     sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
   }
   if (t == 0) {
-    double* part_of = partial1 + ((unsigned long long)o * 12 + part) * 2;
+    double* part_of = partial1 + ((unsigned long long)o * 12 + part);
     part_of[0] = sum1;
-    part_of[1] = sum2;
   }
 }
 
@@ -2142,19 +2125,15 @@ static __global__ void __launch_bounds__(256) k3_k7_moments_mean_sum(
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
   double sum1 = 0;
-  double sum2 = 0;
   for (unsigned s = t; s < 12u; s += 32u) {
-    const double* part = partial1 + ((unsigned long long)o * 12 + s) * 2;
+    const double* part = partial1 + ((unsigned long long)o * 12 + s);
     sum1 += part[0];
-    sum2 += part[1];
   }
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
     sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
-    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
   }
   const float total1 = float(sum1);
-  const float total2 = float(sum2);
 
   if (t == 0) {
     float b0;
@@ -2168,13 +2147,12 @@ static __global__ void __launch_bounds__(256) k3_k7_moments_mean_sum(
     out1[i0] = b1;
     out2[i0] = b2;
     out3[i0] = t3;
-    out4[i0] = total2;
+    out4[i0] = total1;
   }
 }
 
-static const char* k7_moments_mean_sum(const float* in0, const float* in1, const float* in2, const float* in3,
-                                       float* out0, float* out1, float* out2, float* out3, float* out4, void* workspace,
-                                       cudaStream_t stream) {
+static const char* k7_moments_mean_sum(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+                                       float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
     return "k7_moments_mean_sum: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
@@ -2185,8 +2163,8 @@ static const char* k7_moments_mean_sum(const float* in0, const float* in1, const
   KW_LAUNCH("k7_moments_mean_sum", k0_k7_moments_mean_sum, 1536, 256, 0, stream, in0, in1, partial0);
   KW_LAUNCH("k7_moments_mean_sum", k1_k7_moments_mean_sum, 16, 256, 0, stream, in0, in1, partial0, mean0_of,
             variance0_of, deviation0_of);
-  KW_LAUNCH("k7_moments_mean_sum", k2_k7_moments_mean_sum, 1536, 256, 0, stream, in0, in1, in2, in3, mean0_of,
-            variance0_of, deviation0_of, partial1);
+  KW_LAUNCH("k7_moments_mean_sum", k2_k7_moments_mean_sum, 1536, 256, 0, stream, in0, in1, in2, mean0_of, variance0_of,
+            deviation0_of, partial1);
   KW_LAUNCH("k7_moments_mean_sum", k3_k7_moments_mean_sum, 16, 256, 0, stream, mean0_of, variance0_of, deviation0_of,
             out0, out1, out2, out3, out4, partial1);
   return nullptr;
@@ -2197,9 +2175,9 @@ static const char* k7_moments_mean_sum(const float* in0, const float* in1, const
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // Part 0: 528 parts of every row.
 // outer (128,), row (16, 25920)
-// total0 = sum(mul(div(in0, 25920), in1))
+// total0 = sum(div(in0, 25920))
 static __global__ void __launch_bounds__(256) k0_k8_mean(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ partial0) {
+    const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block = 0, part = blockIdx.x;
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
   const unsigned o = (block * 32u + column) * 4u;
@@ -2207,8 +2185,6 @@ static __global__ void __launch_bounds__(256) k0_k8_mean(
   const unsigned first = part * (unsigned)786;
   const unsigned end = (first + 786u) < 414720u ? (first + 786u) : 414720u;
 
-  float b2[4];
-  kw_read4(b2, in1 + i0);
   double sum0[4];
 #pragma unroll
   for (int v = 0; v < 4; ++v) {
@@ -2232,8 +2208,7 @@ static __global__ void __launch_bounds__(256) k0_k8_mean(
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
           const float t1 = x0[u][v] * 3.858025e-05f;
-          const float t3 = t1 * b2[v];
-          part0[v] += t3;
+          part0[v] += t1;
         }
       }
     }
@@ -2303,11 +2278,11 @@ static __global__ void __launch_bounds__(256) k1_k8_mean(
   }
 }
 
-static const char* k8_mean(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
-    return "k8_mean: in0, in1 must be aligned to 16 bytes";
+static const char* k8_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k8_mean: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k8_mean", k0_k8_mean, 528, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k8_mean", k0_k8_mean, 528, 256, 0, stream, in0, partial0);
   KW_LAUNCH("k8_mean", k1_k8_mean, 128, 256, 0, stream, out0, partial0);
   return nullptr;
 }
@@ -2318,8 +2293,8 @@ static const char* k8_mean(const float* in0, const float* in1, float* out0, void
 // convt_batchnorm_pool.py:20: x = self.batch_norm(x)
 // convt_batchnorm_pool.py:21: return self.pool(x)
 // points (16, 128, 25920)
-// out0 = mul(mul(where(lt(mul(in0, 2), 1e+15), rsqrt(unfused_add(mul(in1, 4), 1e-05)), reciprocal(mul(in0, 2))),
-// sub(unfused_sub(mul(div(in2, 25920), in3), mul(mul(unfused_sub(mul(..., 2), mul(in6, 2)), where(lt(..., 1e+15),
+// out0 = mul(mul(mul(where(lt(mul(in0, 2), 1e+15), rsqrt(unfused_add(mul(in1, 4), 1e-05)), reciprocal(mul(in0, 2))),
+// in2), sub(unfused_sub(div(in3, 25920), mul(mul(unfused_sub(mul(..., 2), mul(in6, 2)), where(lt(..., 1e+15),
 // rsqrt(...), reciprocal(...))), in7)), in8)), 2)
 static __global__ void __launch_bounds__(256) k0_k9_mul(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
@@ -2342,8 +2317,8 @@ static __global__ void __launch_bounds__(256) k0_k9_mul(
     float x24;
     x0 = in0[i1];
     x3 = in1[i1];
-    x9 = in2[i0 * 128 + i1];
-    x11 = in3[i1];
+    x9 = in2[i1];
+    x11 = in3[i0 * 128 + i1];
     kw_read4(x13, in4 + (i0 * 3317760 + i1 * 25920 + i2));
     x14 = in5[i1];
     x17 = in6[i1];
@@ -2356,8 +2331,8 @@ static __global__ void __launch_bounds__(256) k0_k9_mul(
     const float t6 = kw_rsqrt(t5);
     const float t7 = kw_divide(1.0f, t1);
     const float t8 = t2 != float(0) ? t6 : t7;
-    const float t10 = x9 * 3.858025e-05f;
-    const float t12 = t10 * x11;
+    const float t10 = t8 * x9;
+    const float t12 = x11 * 3.858025e-05f;
     const float t18 = x17 * 2.0f;
     float y28[4];
 #pragma unroll
@@ -2369,7 +2344,7 @@ static __global__ void __launch_bounds__(256) k0_k9_mul(
       const float t22 = t20 * x21;
       const float t23 = kw_unfused_sub(t12, t22);
       const float t25 = t23 - x24;
-      const float t26 = t8 * t25;
+      const float t26 = t10 * t25;
       const float t27 = t26 * 2.0f;
       y28[v] = t27;
     }
@@ -2690,8 +2665,8 @@ extern "C" const char* kernelwright_training_backward_of_parameters_0(void* cons
     auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[1]);
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
-    auto* sum_k7_4_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[4]);
     auto* mul_k9_ptr = static_cast<float*>(tensors[5]);
     auto* sum_k10_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
@@ -2701,12 +2676,12 @@ extern "C" const char* kernelwright_training_backward_of_parameters_0(void* cons
     auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
     auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
     if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, conv_transpose_bias_ptr,
-                                                  gradient_of_output_0_ptr, batch_norm_weight_ptr, std_k7_0_ptr,
-                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
-                                                  workspace + 2560, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr, workspace + 2560,
+                                                  gradient_of_output_0_ptr, std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr,
+                                                  mean_k7_3_ptr, sum_k7_4_ptr, workspace + 2560,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, mean_k8_ptr, workspace + 2560,
                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, batch_norm_weight_ptr, gradient_of_output_0_ptr,
                                      _t5_convolution_ptr, conv_transpose_bias_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
                                      mean_k8_ptr, mul_k9_ptr, nullptr, static_cast<cudaStream_t>(
         stream))) return failure;
@@ -2719,8 +2694,8 @@ extern "C" const char* kernelwright_training_backward_0(void* const* tensors, vo
     auto* _t5_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[1]);
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[3]);
-    auto* sum_k7_4_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k7_4_ptr = static_cast<float*>(tensors[3]);
+    auto* batch_norm_weight_ptr = static_cast<const float*>(tensors[4]);
     auto* mul_k9_ptr = static_cast<float*>(tensors[5]);
     auto* sum_k10_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
@@ -2730,12 +2705,12 @@ extern "C" const char* kernelwright_training_backward_0(void* const* tensors, vo
     auto* mean_k7_3_ptr = reinterpret_cast<float*>(workspace + 1536);
     auto* mean_k8_ptr = reinterpret_cast<float*>(workspace + 2048);
     if (const char* failure = k7_moments_mean_sum(_t5_convolution_ptr, conv_transpose_bias_ptr,
-                                                  gradient_of_output_0_ptr, batch_norm_weight_ptr, std_k7_0_ptr,
-                                                  var_k7_1_ptr, mean_k7_2_ptr, mean_k7_3_ptr, sum_k7_4_ptr,
-                                                  workspace + 2560, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k8_mean(gradient_of_output_0_ptr, batch_norm_weight_ptr, mean_k8_ptr, workspace + 2560,
+                                                  gradient_of_output_0_ptr, std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr,
+                                                  mean_k7_3_ptr, sum_k7_4_ptr, workspace + 2560,
+                                                  static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k8_mean(gradient_of_output_0_ptr, mean_k8_ptr, workspace + 2560,
                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, gradient_of_output_0_ptr, batch_norm_weight_ptr,
+    if (const char* failure = k9_mul(std_k7_0_ptr, var_k7_1_ptr, batch_norm_weight_ptr, gradient_of_output_0_ptr,
                                      _t5_convolution_ptr, conv_transpose_bias_ptr, mean_k7_2_ptr, mean_k7_3_ptr,
                                      mean_k8_ptr, mul_k9_ptr, nullptr, static_cast<cudaStream_t>(
         stream))) return failure;
@@ -2794,7 +2769,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t5_convolution,
-                         conv_transpose_bias, gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10,
+                         conv_transpose_bias, gradient_of_output_0, sum_k7_4, batch_norm_weight, mul_k9, sum_k10,
                          workspace)
     del _t5_convolution, workspace
     # x = self.conv_transpose(x)
@@ -2823,7 +2798,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
     sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, conv_transpose_bias,
-                         gradient_of_output_0, batch_norm_weight, sum_k7_4, mul_k9, sum_k10, workspace)
+                         gradient_of_output_0, sum_k7_4, batch_norm_weight, mul_k9, sum_k10, workspace)
     del _t5_convolution, workspace
     # x = self.conv_transpose(x)
     _t14_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k9, x, conv_transpose_weight, [128],
@@ -3381,24 +3356,28 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
     orders = program["orders"] or (None,) * len(values)
@@ -3408,7 +3387,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -3483,6 +3462,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -61,14 +61,15 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_d1d451f23b2c"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_28d5a0f10878"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum_cast'],
-    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
-    "kernelwright_training_backward_0": ['k4_sum', 'k5_cast', 'k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
+    "kernelwright_training_saving_0": ['k0_region_sum', 'k2_cast', 'k3_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k4_sum_cast', 'k5_sum_cast'],
+    "kernelwright_training_backward_0": ['k6_sum', 'k7_cast', 'k4_sum_cast', 'k5_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -290,11 +291,73 @@ static const char* k1_sum_cast(const double* __restrict__ in0, const float* __re
   return nullptr;
 }
 
-//// k2_sum_cast
+//// k2_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// Pointwise over 73728.
+static const char* k2_cast(const float* __restrict__ in0, double* __restrict__ out0, void* workspace) {
+  using real = double;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < 9; ++task) {
+    const int64_t block = task;
+    const int64_t first = block * 8192;
+    const int64_t last = first + 8192 < 73728 ? first + 8192 : 73728;
+    #pragma omp simd
+    for (int64_t i0 = first; i0 < last; ++i0) {
+      const real v0 = real(in0[i0]);
+      out0[i0] = v0;
+    }
+  }
+  return nullptr;
+}
+
+//// k3_sum_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// Rows of 64 x 9 for each of 16 x 128: sum.
+static const char* k3_sum_cast(const double* __restrict__ in0, const double* __restrict__ in1,
+                               const float* __restrict__ in2, float* __restrict__ out0, void* workspace) {
+  using real = double;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 2048; ++point) {
+    const int64_t i0 = point / 128;
+    const int64_t i1 = point % 128;
+    alignas(64) real values0[9];
+    kw_sum_of<real> accumulator0;
+    for (int64_t segment = 0; segment < 64; ++segment) {
+      const int64_t r0 = segment;
+      constexpr int64_t begin = 0, end = 9;
+      #pragma omp simd
+      for (int64_t r1 = begin; r1 < end; ++r1) {
+        const real v0 = real(in0[576 * i0 + 9 * r0 + r1]);
+        const real v1 = real(in1[9 * i1 + 1152 * r0 + r1]);
+        const real v2 = v0 * v1;
+        values0[r1 - begin] = v2;
+      }
+      accumulator0.block(values0, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real t0 = real(in2[i1]);
+    const real t1 = t0 * real(65536.0);
+    const real t2 = kw_unfused_add(reduced0, t1);
+    const real t3 = t2 * real(1.52587890625e-05);
+    const real t4 = t3 * real(0.5);
+    const real t5 = kw_unfused_add(t4, real(0.0));
+    out0[128 * i0 + i1] = float(t5);
+  }
+  return nullptr;
+}
+
+//// k4_sum_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Windows of 16 for each of 64 x 128 x 9: sum.
-static const char* k2_sum_cast(const float* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
+static const char* k4_sum_cast(const float* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
                                void* workspace) {
   using real = double;
   (void)workspace;
@@ -406,11 +469,11 @@ static const char* k2_sum_cast(const float* __restrict__ in0, const double* __re
   return nullptr;
 }
 
-//// k3_sum_cast
+//// k5_sum_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Windows of 16 for each of 128: sum.
-static const char* k3_sum_cast(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
+static const char* k5_sum_cast(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
   using real = double;
   (void)workspace;
   {
@@ -487,11 +550,11 @@ static const char* k3_sum_cast(const float* __restrict__ in0, float* __restrict_
   return nullptr;
 }
 
-//// k4_sum
+//// k6_sum
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // Columns: rows of 128 for each of 16 x 64 x 9: sum.
-static const char* k4_sum(const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0,
+static const char* k6_sum(const float* __restrict__ in0, const double* __restrict__ in1, double* __restrict__ out0,
                           void* workspace) {
   using real = double;
   (void)workspace;
@@ -557,10 +620,10 @@ static const char* k4_sum(const float* __restrict__ in0, const float* __restrict
   return nullptr;
 }
 
-//// k5_cast
+//// k7_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // Pointwise over 1024 x 128 x 128.
-static const char* k5_cast(const int32_t* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
+static const char* k7_cast(const int32_t* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0,
                            void* workspace) {
   using real = double;
   (void)workspace;
@@ -624,38 +687,44 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
-    auto* cast_k2_ptr = static_cast<float*>(tensors[2]);
-    auto* cast_k3_ptr = static_cast<float*>(tensors[3]);
-    auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* region_sum_k0_ptr = static_cast<double*>(tensors[1]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* cast_k2_ptr = static_cast<double*>(tensors[3]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[5]);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
-    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr,
+    if (const char* failure = k2_cast(conv_transpose_weight_ptr, cast_k2_ptr, nullptr)) return failure;
+    if (const char* failure = k3_sum_cast(region_sum_k0_ptr, cast_k2_ptr, conv_transpose_bias_ptr, cast_k3_ptr,
                                           nullptr)) return failure;
-    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const double*>(tensors[1]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[2]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, saved_1_ptr, cast_k4_ptr, nullptr)) return failure;
+    if (const char* failure = k5_sum_cast(gradient_of_output_0_ptr, cast_k5_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* _t3_places_ptr = static_cast<const int32_t*>(tensors[2]);
-    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
-    auto* x_ptr = static_cast<const float*>(tensors[4]);
-    auto* cast_k2_ptr = static_cast<float*>(tensors[5]);
-    auto* cast_k3_ptr = static_cast<float*>(tensors[6]);
+    auto* saved_0_ptr = static_cast<const double*>(tensors[1]);
+    auto* _t4_places_ptr = static_cast<const int32_t*>(tensors[2]);
+    auto* cast_k7_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_1_ptr = static_cast<const double*>(tensors[4]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
-    auto* sum_k4_ptr = reinterpret_cast<double*>(workspace);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 73728);
-    if (const char* failure = k4_sum(gradient_of_output_0_ptr, conv_transpose_weight_ptr, sum_k4_ptr,
-                                     nullptr)) return failure;
-    if (const char* failure = k5_cast(_t3_places_ptr, sum_k4_ptr, cast_k5_ptr, nullptr)) return failure;
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
-    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr,
-                                          nullptr)) return failure;
-    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr)) return failure;
+    auto* sum_k6_ptr = reinterpret_cast<double*>(workspace);
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, saved_0_ptr, sum_k6_ptr, nullptr)) return failure;
+    if (const char* failure = k7_cast(_t4_places_ptr, sum_k6_ptr, cast_k7_ptr, nullptr)) return failure;
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, saved_1_ptr, cast_k4_ptr, nullptr)) return failure;
+    if (const char* failure = k5_sum_cast(gradient_of_output_0_ptr, cast_k5_ptr, nullptr)) return failure;
     return nullptr;
 }
 """
@@ -670,33 +739,42 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     return (cast_k1,)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0):
-    """The program of training backward of parameters mode: 3 kernels, 0 torch calls."""
-    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
-    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
-    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, gradient_of_output_0, cast_k2,
-                         cast_k3, workspace)
-    return (cast_k2, cast_k3,)
+def _kernelwright_training_saving(_device, _stream, x, conv_transpose_weight, conv_transpose_bias):
+    """The program of training saving mode: 3 kernels, 0 torch calls."""
+    region_sum_k0 = torch.empty((16, 64, 3, 3), dtype=torch.float64, device=_device)
+    cast_k2 = torch.empty((1, 64, 128, 3, 3), dtype=torch.float64, device=_device)
+    cast_k3 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, x, region_sum_k0, conv_transpose_weight, cast_k2,
+                         conv_transpose_bias, cast_k3)
+    return (cast_k3, region_sum_k0, cast_k2,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_1):
+    """The program of training backward of parameters mode: 2 kernels, 0 torch calls."""
+    cast_k4 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k5 = torch.empty((128,), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, saved_1,
+                         cast_k4, cast_k5)
+    return (cast_k4, cast_k5,)
 
 
 def _kernelwright_training_backward_once(_device):
     """Tensors of training_backward mode that depend on no input."""
     # x = torch.mean(x, dim=[2, 3], keepdim=True)
-    _t3_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
-    return (_t3_places,)
+    _t4_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
+    return (_t4_places,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight):
-    """The program of training backward mode: 5 kernels, 0 torch calls."""
-    (_t3_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
-    cast_k5 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
-    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
-    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
-    workspace = torch.empty(147456, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, conv_transpose_weight,
-                         _t3_places, cast_k5, x, cast_k2, cast_k3, workspace)
-    return (cast_k5, cast_k2, cast_k3,)
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1):
+    """The program of training backward mode: 4 kernels, 0 torch calls."""
+    (_t4_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
+    cast_k7 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k5 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, saved_0, _t4_places,
+                         cast_k7, saved_1, cast_k4, cast_k5, workspace)
+    return (cast_k7, cast_k4, cast_k5,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -726,11 +804,11 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0,
-        'conv_transpose.bias': 1}, "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
-        'conv_transpose.bias': 2}, "tensors": ('conv_transpose.weight',), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1}, "saved": (1,),
+                               "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'conv_transpose.weight': 1, 'conv_transpose.bias': 2}, "saved": (2, 1),
+                               "tensors": (), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1154,26 +1232,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -1181,7 +1267,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1236,8 +1322,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -1249,6 +1342,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

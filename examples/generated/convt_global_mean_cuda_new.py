@@ -61,14 +61,15 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_28e047ceb4e4"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_7a4991e025a3"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum_cast'],
-    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
-    "kernelwright_training_backward_0": ['k4_sum', 'k5_cast', 'k0_region_sum', 'k2_sum_cast', 'k3_sum_cast'],
+    "kernelwright_training_saving_0": ['k0_region_sum', 'k2_cast', 'k3_sum_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k4_sum_cast', 'k5_sum_cast'],
+    "kernelwright_training_backward_0": ['k6_sum', 'k7_cast', 'k4_sum_cast', 'k5_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -403,13 +404,131 @@ static const char* k1_sum_cast(const double* in0, const float* in1, const float*
   return nullptr;
 }
 
-//// k2_sum_cast
+//// k2_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// points (73728,)
+// out0 = in0
+static __global__ void __launch_bounds__(256) k0_k2_cast(
+    const float* __restrict__ in0, double* __restrict__ out0) {
+  {
+    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float x0[4];
+    kw_read4(x0, in0 + i0);
+    double y1[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      y1[v] = double(x0[v]);
+    }
+    kw_write4(out0 + i0, y1);
+  }
+}
+
+static const char* k2_cast(const float* in0, double* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
+    return "k2_cast: in0, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k2_cast", k0_k2_cast, 72, 256, 0, stream, in0, out0);
+  return nullptr;
+}
+
+//// k3_sum_cast
+// convt_global_mean.py:18: x = self.conv_transpose(x)
+// convt_global_mean.py:19: x = x * self.multiplier
+// convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
+// convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
+// Part 0: 9 parts of every row.
+// outer (16, 128, 9), row (64,)
+// total0 = sum(mul(in0, in1))
+static __global__ void __launch_bounds__(256) k0_k3_sum_cast(
+    const double* __restrict__ in0, const double* __restrict__ in1, double* __restrict__ partial0) {
+  const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
+  const unsigned o = blockIdx.x * 32u + column;
+  const int i0 = o / 1152u;
+  const int i1 = o / 9u % 128u;
+  const int i2 = o % 9u;
+
+  double sum0 = 0;
+  double x0[8];
+  double x1[8];
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const unsigned p = u * 8u + t;
+    const int r0 = p;
+    x0[u] = in0[i0 * 576 + i2 + r0 * 9];
+    x1[u] = in1[i1 * 9 + i2 + r0 * 1152];
+  }
+#pragma unroll
+  for (int u = 0; u < 8; ++u) {
+    const double t2 = x0[u] * x1[u];
+    sum0 += t2;
+  }
+  __shared__ double share0_sum0[8][32];
+  share0_sum0[t][column] = sum0;
+  __syncthreads();
+  for (unsigned j = threadIdx.x; j < 32u; j += 256u) {
+    double sum0 = share0_sum0[0][j];
+#pragma unroll
+    for (int y = 1; y < 8; ++y) {
+      sum0 += share0_sum0[y][j];
+    }
+    share0_sum0[0][j] = sum0;
+  }
+  __syncthreads();
+  sum0 = share0_sum0[0][column];
+  if (t == 0) {
+    double* part_of = partial0 + ((unsigned long long)o);
+    part_of[0] = sum0;
+  }
+}
+
+// Merge of the parts, and what is stored once per row.
+static __global__ void __launch_bounds__(256) k1_k3_sum_cast(
+    const float* __restrict__ in2, float* __restrict__ out0, double* __restrict__ partial0) {
+  const unsigned t = threadIdx.x % 32u;  // place in the row's group
+  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
+  const int i0 = o / 128u;
+  const int i1 = o % 128u;
+  double sum0 = 0;
+  for (unsigned s = t; s < 9u; s += 32u) {
+    const double* part = partial0 + ((unsigned long long)o * 9 + s);
+    sum0 += part[0];
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
+  }
+  const double total0 = double(sum0) + double(0);
+
+  if (t == 0) {
+    float b0;
+    b0 = in2[i1];
+    const double t1 = double(b0) * 65536.0;
+    const double t2 = kw_unfused_add(total0, t1);
+    const double t3 = t2 * 1.52587890625e-05;
+    const double t4 = t3 * 0.5;
+    const double t5 = kw_unfused_add(t4, 0.0);
+    out0[i0 * 128 + i1] = (float)(t5);
+  }
+}
+
+static const char* k3_sum_cast(const double* in0, const double* in1, const float* in2, float* out0, void* workspace,
+                               cudaStream_t stream) {
+  double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
+  KW_LAUNCH("k3_sum_cast", k0_k3_sum_cast, 576, 256, 0, stream, in0, in1, partial0);
+  KW_LAUNCH("k3_sum_cast", k1_k3_sum_cast, 256, 256, 0, stream, in2, out0, partial0);
+  return nullptr;
+}
+
+//// k4_sum_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // outer (64, 128, 9), row (16,)
 // total0 = sum(mul(mul(mul(in0, 0.5), 1.52588e-05), in1))
 // out0 = total0
-static __global__ void __launch_bounds__(256) k0_k2_sum_cast(
+static __global__ void __launch_bounds__(256) k0_k4_sum_cast(
     const float* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0) {
   const unsigned column = threadIdx.x;
   const unsigned o = blockIdx.x * 256u + column;
@@ -440,19 +559,19 @@ static __global__ void __launch_bounds__(256) k0_k2_sum_cast(
   out0[i0 * 1152 + i1 * 9 + i2] = (float)(total0);
 }
 
-static const char* k2_sum_cast(const float* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k4_sum_cast(const float* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k2_sum_cast", k0_k2_sum_cast, 288, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k4_sum_cast", k0_k4_sum_cast, 288, 256, 0, stream, in0, in1, out0);
   return nullptr;
 }
 
-//// k3_sum_cast
+//// k5_sum_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // outer (128,), row (16,)
 // total0 = sum(mul(mul(in0, 0.5), 1.52588e-05))
 // out0 = mul(total0, 65536)
-static __global__ void __launch_bounds__(256) k0_k3_sum_cast(
+static __global__ void __launch_bounds__(256) k0_k5_sum_cast(
     const float* __restrict__ in0, float* __restrict__ out0) {
   const unsigned column = threadIdx.x % 64u, t = threadIdx.x / 64u;  // t: turn on the row
   const unsigned point = (blockIdx.x * 64u + column) * 4u;
@@ -521,22 +640,22 @@ static __global__ void __launch_bounds__(256) k0_k3_sum_cast(
   }
 }
 
-static const char* k3_sum_cast(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k5_sum_cast(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k3_sum_cast: in0, out0 must be aligned to 16 bytes";
+    return "k5_sum_cast: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k3_sum_cast", k0_k3_sum_cast, 1, 256, 0, stream, in0, out0);
+  KW_LAUNCH("k5_sum_cast", k0_k5_sum_cast, 1, 256, 0, stream, in0, out0);
   return nullptr;
 }
 
-//// k4_sum
+//// k6_sum
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // convt_global_mean.py:21: return torch.mean(x, dim=[2, 3], keepdim=True)
 // outer (16, 64, 9), row (128,)
 // total0 = sum(mul(mul(mul(in0, 0.5), 1.52588e-05), in1))
 // out0 = total0
-static __global__ void __launch_bounds__(256) k0_k4_sum(
-    const float* __restrict__ in0, const float* __restrict__ in1, double* __restrict__ out0) {
+static __global__ void __launch_bounds__(256) k0_k6_sum(
+    const float* __restrict__ in0, const double* __restrict__ in1, double* __restrict__ out0) {
   const unsigned column = threadIdx.x % 32u, t = threadIdx.x / 32u;  // t: turn on the row
   const unsigned o = blockIdx.x * 32u + column;
   const int i0 = o / 576u;
@@ -545,7 +664,7 @@ static __global__ void __launch_bounds__(256) k0_k4_sum(
 
   double sum0 = 0;
   float x0[16];
-  float x3[16];
+  double x3[16];
 #pragma unroll
   for (int u = 0; u < 16; ++u) {
     const unsigned p = u * 8u + t;
@@ -557,7 +676,7 @@ static __global__ void __launch_bounds__(256) k0_k4_sum(
   for (int u = 0; u < 16; ++u) {
     const double t1 = double(x0[u]) * 0.5;
     const double t2 = t1 * 1.52587890625e-05;
-    const double t4 = t2 * double(x3[u]);
+    const double t4 = t2 * x3[u];
     sum0 += t4;
   }
   __shared__ double share0_sum0[8][32];
@@ -580,19 +699,19 @@ static __global__ void __launch_bounds__(256) k0_k4_sum(
   }
 }
 
-static const char* k4_sum(const float* in0, const float* in1, double* out0, void* workspace, cudaStream_t stream) {
+static const char* k6_sum(const float* in0, const double* in1, double* out0, void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k4_sum", k0_k4_sum, 288, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k6_sum", k0_k6_sum, 288, 256, 0, stream, in0, in1, out0);
   return nullptr;
 }
 
-//// k5_cast
+//// k7_cast
 // convt_global_mean.py:20: x = torch.mean(x, dim=[2, 3], keepdim=True)
 // points (1024, 128, 128)
 // out0 = add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), add(add(where(logical_and(whole_ge(in0, 1),
 // whole_lt(in0, 128)), in1, 0), in1), in1), 0), add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), in1,
 // 0), in1), in1)), add(add(where(logical_and(whole_ge(in0, 1), whole_lt(in0, 128)), in1, 0), in1), in1))
-static __global__ void __launch_bounds__(256) k0_k5_cast(
+static __global__ void __launch_bounds__(256) k0_k7_cast(
     const int* __restrict__ in0, const double* __restrict__ in1, float* __restrict__ out0) {
   {
     const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
@@ -648,11 +767,11 @@ static __global__ void __launch_bounds__(256) k0_k5_cast(
   }
 }
 
-static const char* k5_cast(const int* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k7_cast(const int* in0, const double* in1, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k5_cast: in0, out0 must be aligned to 16 bytes";
+    return "k7_cast: in0, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k5_cast", k0_k5_cast, 16384, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k7_cast", k0_k7_cast, 16384, 256, 0, stream, in0, in1, out0);
   return nullptr;
 }
 
@@ -672,42 +791,52 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[1]);
-    auto* cast_k2_ptr = static_cast<float*>(tensors[2]);
-    auto* cast_k3_ptr = static_cast<float*>(tensors[3]);
-    auto* workspace = static_cast<char*>(tensors[4]);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* region_sum_k0_ptr = static_cast<double*>(tensors[1]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* cast_k2_ptr = static_cast<double*>(tensors[3]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_ptr = static_cast<float*>(tensors[5]);
+    auto* workspace = static_cast<char*>(tensors[6]);
     if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
                                             static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr, nullptr,
+    if (const char* failure = k2_cast(conv_transpose_weight_ptr, cast_k2_ptr, nullptr,
+                                      static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_sum_cast(region_sum_k0_ptr, cast_k2_ptr, conv_transpose_bias_ptr, cast_k3_ptr,
+                                          workspace, static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const double*>(tensors[1]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[2]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, saved_1_ptr, cast_k4_ptr, nullptr,
                                           static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr,
+    if (const char* failure = k5_sum_cast(gradient_of_output_0_ptr, cast_k5_ptr, nullptr,
                                           static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* _t3_places_ptr = static_cast<const int*>(tensors[2]);
-    auto* cast_k5_ptr = static_cast<float*>(tensors[3]);
-    auto* x_ptr = static_cast<const float*>(tensors[4]);
-    auto* cast_k2_ptr = static_cast<float*>(tensors[5]);
-    auto* cast_k3_ptr = static_cast<float*>(tensors[6]);
+    auto* saved_0_ptr = static_cast<const double*>(tensors[1]);
+    auto* _t4_places_ptr = static_cast<const int*>(tensors[2]);
+    auto* cast_k7_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_1_ptr = static_cast<const double*>(tensors[4]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k5_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
-    auto* sum_k4_ptr = reinterpret_cast<double*>(workspace);
-    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace + 73728);
-    if (const char* failure = k4_sum(gradient_of_output_0_ptr, conv_transpose_weight_ptr, sum_k4_ptr, nullptr,
+    auto* sum_k6_ptr = reinterpret_cast<double*>(workspace);
+    if (const char* failure = k6_sum(gradient_of_output_0_ptr, saved_0_ptr, sum_k6_ptr, nullptr,
                                      static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k5_cast(_t3_places_ptr, sum_k4_ptr, cast_k5_ptr, nullptr,
+    if (const char* failure = k7_cast(_t4_places_ptr, sum_k6_ptr, cast_k7_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr,
-                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum_cast(gradient_of_output_0_ptr, region_sum_k0_ptr, cast_k2_ptr, nullptr,
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, saved_1_ptr, cast_k4_ptr, nullptr,
                                           static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k3_sum_cast(gradient_of_output_0_ptr, cast_k3_ptr, nullptr,
+    if (const char* failure = k5_sum_cast(gradient_of_output_0_ptr, cast_k5_ptr, nullptr,
                                           static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
@@ -723,33 +852,43 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     return (cast_k1,)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0):
-    """The program of training backward of parameters mode: 3 kernels, 0 torch calls."""
-    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
-    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
-    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, gradient_of_output_0, cast_k2,
-                         cast_k3, workspace)
-    return (cast_k2, cast_k3,)
+def _kernelwright_training_saving(_device, _stream, x, conv_transpose_weight, conv_transpose_bias):
+    """The program of training saving mode: 3 kernels, 0 torch calls."""
+    region_sum_k0 = torch.empty((16, 64, 3, 3), dtype=torch.float64, device=_device)
+    cast_k2 = torch.empty((1, 64, 128, 3, 3), dtype=torch.float64, device=_device)
+    cast_k3 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    workspace = torch.empty(147456, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, x, region_sum_k0, conv_transpose_weight, cast_k2,
+                         conv_transpose_bias, cast_k3, workspace)
+    return (cast_k3, region_sum_k0, cast_k2,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_1):
+    """The program of training backward of parameters mode: 2 kernels, 0 torch calls."""
+    cast_k4 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k5 = torch.empty((128,), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, saved_1,
+                         cast_k4, cast_k5)
+    return (cast_k4, cast_k5,)
 
 
 def _kernelwright_training_backward_once(_device):
     """Tensors of training_backward mode that depend on no input."""
     # x = torch.mean(x, dim=[2, 3], keepdim=True)
-    _t3_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
-    return (_t3_places,)
+    _t4_places = torch.arange(128, dtype=torch.int32, device=_device).contiguous()
+    return (_t4_places,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight):
-    """The program of training backward mode: 5 kernels, 0 torch calls."""
-    (_t3_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
-    cast_k5 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
-    cast_k2 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
-    cast_k3 = torch.empty((128,), dtype=torch.float32, device=_device)
-    workspace = torch.empty(147456, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, conv_transpose_weight,
-                         _t3_places, cast_k5, x, cast_k2, cast_k3, workspace)
-    return (cast_k5, cast_k2, cast_k3,)
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1):
+    """The program of training backward mode: 4 kernels, 0 torch calls."""
+    (_t4_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
+    cast_k7 = torch.empty((16, 64, 128, 128), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((64, 128, 3, 3), dtype=torch.float32, device=_device)
+    cast_k5 = torch.empty((128,), dtype=torch.float32, device=_device)
+    workspace = torch.empty(73728, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, saved_0, _t4_places,
+                         cast_k7, saved_1, cast_k4, cast_k5, workspace)
+    return (cast_k7, cast_k4, cast_k5,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -780,11 +919,11 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0,
-        'conv_transpose.bias': 1}, "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
-        'conv_transpose.bias': 2}, "tensors": ('conv_transpose.weight',), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1}, "saved": (1,),
+                               "tensors": (), "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'conv_transpose.weight': 1, 'conv_transpose.bias': 2}, "saved": (2, 1),
+                               "tensors": (), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1225,26 +1364,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -1252,7 +1399,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1312,8 +1459,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -1325,6 +1479,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -1298,24 +1298,28 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
     orders = program["orders"] or (None,) * len(values)
@@ -1325,7 +1329,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1398,6 +1402,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

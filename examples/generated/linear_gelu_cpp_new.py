@@ -47,12 +47,13 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_3642167ce70b"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_0f6000fe9e50"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_gelu_erf'],
+    "kernelwright_training_saving_0": ['k0_gelu_erf'],
     "kernelwright_training_backward_of_parameters_0": ['k1_mul', 'k2_sum'],
     "kernelwright_training_backward_0": ['k1_mul', 'k2_sum'],
 }
@@ -213,7 +214,8 @@ static const char* k0_gelu_erf(const float* in0, float* out0, void* workspace) {
 //// k1_mul
 // linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
 // Pointwise over 16777216.
-static const char* k1_mul(const float* __restrict__ in0, const float* in1, float* out0, void* workspace) {
+static const char* k1_mul(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
+                          void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -326,24 +328,31 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     return nullptr;
 }
 
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* ) {
+    auto* _t3_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k0_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k0_gelu_erf(_t3_linear_ptr, gelu_erf_k0_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[1]);
     auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
     auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, saved_0_ptr, mul_k1_ptr, nullptr)) return failure;
     if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[1]);
     auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
     auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k1_mul(gradient_of_output_0_ptr, saved_0_ptr, mul_k1_ptr, nullptr)) return failure;
     if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace)) return failure;
     return nullptr;
 }
@@ -359,45 +368,50 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     return (gelu_erf_k0,)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, linear_weight,
-                                                  linear_bias):
-    """The program of training backward of parameters mode: 2 kernels, 2 torch calls."""
+def _kernelwright_training_saving(_device, _stream, x, linear_weight, linear_bias):
+    """The program of training saving mode: 1 kernel, 1 torch call."""
     # return torch.nn.functional.gelu(self.linear(x))
-    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
-    mul_k1 = _t4_linear  # in place
+    _t3_linear_shown = torch.nn.functional.linear(x, linear_weight, linear_bias)
+    _t3_linear = _t3_linear_shown.contiguous()
+    gelu_erf_k0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, _t3_linear, gelu_erf_k0)
+    return (gelu_erf_k0, _t3_linear_shown,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0):
+    """The program of training backward of parameters mode: 2 kernels, 1 torch call."""
+    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
     sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
     workspace = torch.empty(1064960, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, _t4_linear,
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, saved_0,
                          mul_k1, sum_k2, workspace)
-    del _t4_linear, workspace
+    del workspace
+    _t5_permute = mul_k1.permute((1, 0))
+    del mul_k1
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t6_matmul = torch.matmul(_t5_permute, x)
+    del _t5_permute
+    _t7_reshape = sum_k2.reshape((4096,))
+    return (_t6_matmul, _t7_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, linear_weight):
+    """The program of training backward mode: 2 kernels, 2 torch calls."""
+    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1064960, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, saved_0, mul_k1, sum_k2,
+                         workspace)
+    del workspace
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t6_matmul = torch.matmul(mul_k1, linear_weight)
     _t7_permute = mul_k1.permute((1, 0))
     del mul_k1
     # return torch.nn.functional.gelu(self.linear(x))
     _t8_matmul = torch.matmul(_t7_permute, x)
     del _t7_permute
     _t9_reshape = sum_k2.reshape((4096,))
-    return (_t8_matmul, _t9_reshape,)
-
-
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, linear_weight, linear_bias):
-    """The program of training backward mode: 2 kernels, 3 torch calls."""
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
-    mul_k1 = _t4_linear  # in place
-    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
-    workspace = torch.empty(1064960, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, _t4_linear, mul_k1, sum_k2,
-                         workspace)
-    del _t4_linear, workspace
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t7_matmul = torch.matmul(mul_k1, linear_weight)
-    _t8_permute = mul_k1.permute((1, 0))
-    del mul_k1
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t9_matmul = torch.matmul(_t8_permute, x)
-    del _t8_permute
-    _t10_reshape = sum_k2.reshape((4096,))
-    return (_t7_matmul, _t9_matmul, _t10_reshape,)
+    return (_t6_matmul, _t8_matmul, _t9_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -423,12 +437,11 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1},
-                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
-                                                         "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2},
-                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1}, "saved": (1,), "tensors": (),
+                               "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2}, "saved": (1,),
+                               "tensors": ('linear.weight',), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -852,26 +865,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -879,7 +900,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -934,8 +955,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -947,6 +975,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

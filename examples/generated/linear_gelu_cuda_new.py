@@ -47,14 +47,15 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_5fc96aeaef36"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_5c2c9b1c3f4c"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_matmul_gelu_erf'],
-    "kernelwright_training_backward_of_parameters_0": ['k1_mul', 'k2_sum'],
-    "kernelwright_training_backward_0": ['k1_mul', 'k2_sum'],
+    "kernelwright_training_saving_0": ['k1_matmul_add_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k2_mul', 'k3_sum'],
+    "kernelwright_training_backward_0": ['k2_mul', 'k3_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -924,26 +925,579 @@ static const char* k0_matmul_gelu_erf(const float* in0, const float* in1, const 
   return nullptr;
 }
 
-//// k1_mul
+//// k1_matmul_add_gelu_erf
+// linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
+// x at one point of its domain.
+static __device__ __forceinline__ float k1_matmul_add_gelu_erf_left(const float* __restrict__ in0, int n, int g,
+    int c) {
+  float b0;
+  b0 = in0[n * 2048 + c];
+  return b0;
+}
+
+// w at one point of its domain.
+static __device__ __forceinline__ float k1_matmul_add_gelu_erf_right(const float* __restrict__ in1, int g, int o,
+    int c) {
+  float b0;
+  b0 = in1[o * 2048 + c];
+  return b0;
+}
+
+// The power of two by which sums are multiplied whose operand's greatest magnitude has these bits, as bits: infinite
+// where the operand is, 0 where all of it is 0.
+static __device__ __forceinline__ unsigned k1_matmul_add_gelu_erf_scale(unsigned greatest) {
+  if (greatest >= 0x7f800000u) return 0x7f800000u;
+  return greatest == 0u ? 0u : (max(greatest >> 23, 15u) - 14u) << 23;
+}
+// Its inverse, by which the operand is multiplied; 0 where it is not finite.
+static __device__ __forceinline__ float k1_matmul_add_gelu_erf_inverse(float factor) {
+  return factor < 0x1p127f ? __uint_as_float(0x7f000000u - __float_as_uint(factor)) : 0.0f;
+}
+
+// Writes 8 channels of one row as float16, in two terms.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_write(unsigned short* __restrict__ to, long long at,
+    long long term, const float (&x)[8], float scale) {
+  unsigned high[8], low[8];
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const float value = scale == 0.0f ? 0.0f : x[e] * scale;
+    high[e] = kw_float16_bits(value);
+    low[e] = kw_float16_bits(value - kw_float16_value(high[e]));
+  }
+  uint4* const row = reinterpret_cast<uint4*>(to) + at;
+  row[0] = make_uint4(high[0] | high[1] << 16, high[2] | high[3] << 16,
+                      high[4] | high[5] << 16, high[6] | high[7] << 16);
+  // What the first term leaves.
+  row[term] = make_uint4(low[0] | low[1] << 16, low[2] | low[3] << 16,
+                         low[4] | low[5] << 16, low[6] | low[7] << 16);
+}
+
+// Packs x: reads along channels, 8 rows a warp, with the scales of its rows.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_left_pack(const float* __restrict__ in0,
+    float* __restrict__ left_scales, unsigned short* __restrict__ left, unsigned block) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = int(block % 512u) * 8 + lane % 8;
+  const int g = 0;
+  const bool row_in_bounds = row < 4096;
+  const int first = lane / 8 + warp * 4;  // chunk
+  const int n = unsigned(row);
+  const long long line = row / 128 * 32768LL + row % 128;
+  const bool in_bounds = row_in_bounds;
+  __shared__ unsigned rows_greatest[8];
+  if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
+  __syncthreads();
+  unsigned greatest = 0;
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (in_bounds && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in0 + (n * 2048 + c));
+      kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = in_bounds && c + e < 2048 ? k1_matmul_add_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
+  }
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2)
+    greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));
+  if (lane < 8) atomicMax(&rows_greatest[lane], greatest);
+  __syncthreads();
+  float factor = __uint_as_float(k1_matmul_add_gelu_erf_scale(rows_greatest[lane % 8]));
+  if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
+  if (row_in_bounds && threadIdx.x < 8) left_scales[n] = factor;
+  const float scale = k1_matmul_add_gelu_erf_inverse(factor);
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (in_bounds && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in0 + (n * 2048 + c));
+      kw_read4(b0 + 4, in0 + (n * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = in_bounds && c + e < 2048 ? k1_matmul_add_gelu_erf_left(in0, n, g, c + e) : 0.0f;
+    }
+    if (row_in_bounds) k1_matmul_add_gelu_erf_write(left, g * 1048576LL + chunk * 128LL + line, 1048576LL, x, scale);
+  }
+}
+
+// Packs w: reads along channels, 8 rows a warp, with the scales of its rows.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_right_pack(const float* __restrict__ in1,
+    float* __restrict__ right_scales, unsigned short* __restrict__ right, unsigned block) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row = int(block % 512u) * 8 + lane % 8;
+  const int g = 0;
+  const bool row_in_bounds = row < 4096;
+  const int first = lane / 8 + warp * 4;  // chunk
+  const int o = row;
+  const long long line = row / 192 * 49152LL + row % 192;
+  const bool in_bounds = row_in_bounds;
+  __shared__ unsigned rows_greatest[8];
+  if (threadIdx.x < 8) rows_greatest[threadIdx.x] = 0;
+  __syncthreads();
+  unsigned greatest = 0;
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (in_bounds && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in1 + (o * 2048 + c));
+      kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = in_bounds && c + e < 2048 ? k1_matmul_add_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) greatest = max(greatest, __float_as_uint(x[e]) & 0x7fffffffu);
+  }
+#pragma unroll
+  for (int offset = 8; offset < 32; offset *= 2)
+    greatest = max(greatest, __shfl_xor_sync(0xffffffffu, greatest, offset));
+  if (lane < 8) atomicMax(&rows_greatest[lane], greatest);
+  __syncthreads();
+  float factor = __uint_as_float(k1_matmul_add_gelu_erf_scale(rows_greatest[lane % 8]));
+  if (factor == 0.0f) factor = 1.0f;  // nothing but zeros
+  if (row_in_bounds && threadIdx.x < 8) right_scales[g * 4096 + o] = factor;
+  const float scale = k1_matmul_add_gelu_erf_inverse(factor);
+#pragma unroll 4
+  for (int chunk = first; chunk < 256; chunk += 32) {
+    float x[8];
+    const int c = chunk * 8;
+    if (in_bounds && c < 2048) {
+      float b0[8];
+      kw_read4(b0, in1 + (o * 2048 + c));
+      kw_read4(b0 + 4, in1 + (o * 2048 + c + 4));
+#pragma unroll
+      for (int v = 0; v < 8; ++v) x[v] = b0[v];
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        x[e] = in_bounds && c + e < 2048 ? k1_matmul_add_gelu_erf_right(in1, g, o, c + e) : 0.0f;
+    }
+    if (row_in_bounds) k1_matmul_add_gelu_erf_write(right, g * 1081344LL + chunk * 192LL + line, 1081344LL, x, scale);
+  }
+}
+
+// Operands in the order of the core.
+static __global__ void __launch_bounds__(256) k1_matmul_add_gelu_erf_pack(
+    const float* __restrict__ in0,
+    float* __restrict__ left_scales,
+    unsigned short* __restrict__ left,
+    const float* __restrict__ in1,
+    float* __restrict__ right_scales,
+    unsigned short* __restrict__ right) {
+  if (blockIdx.x < 512u) {
+    k1_matmul_add_gelu_erf_left_pack(in0, left_scales, left, 511u - blockIdx.x);
+    return;
+  }
+  k1_matmul_add_gelu_erf_right_pack(in1, right_scales, right, blockIdx.x - 512u);
+}
+
+// A sum from the operands themselves, for those that are not finite.
+static __device__ __forceinline__ float k1_matmul_add_gelu_erf_recompute(const float* __restrict__ in0,
+    const float* __restrict__ in1, int n, int g, int o) {
+  float sum = 0.0f;
+  for (int block = 0; block < 2048; block += 64) {
+    float part = 0.0f;
+#pragma unroll 1
+    for (int c = block; c < min(block + 64, 2048); ++c) {
+      part = fmaf(k1_matmul_add_gelu_erf_left(in0, n, g, c), k1_matmul_add_gelu_erf_right(in1, g, o, c), part);
+    }
+    sum += part;
+  }
+  return sum;
+}
+
+// Whether sums may be multiplied by the product of this scale and another such one.
+static __device__ __forceinline__ bool k1_matmul_add_gelu_erf_is_fast(float scale) {
+  return __float_as_uint(scale) - 0x1a800000u <= 0x44800000u;  // 2^-74 to 2^63
+}
+
+// A sum that is multiplied by any scales.
+static __device__ __forceinline__ float k1_matmul_add_gelu_erf_rescaled(const float* __restrict__ in0,
+    const float* __restrict__ in1, float unscaled, float row_scale, float column_scale, int n, int g, int o) {
+  if (row_scale == INFINITY || column_scale == INFINITY)
+    return k1_matmul_add_gelu_erf_recompute(in0, in1, n, g, o);
+  return ldexpf(unscaled, ilogbf(row_scale) + ilogbf(column_scale));
+}
+
+// Rewrites an element whose scales leave the fast path.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_rewrite(const float* __restrict__ in0,
+    const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1,
+    const float* __restrict__ left_scales, const float* __restrict__ right_scales, float unscaled, int n, int g,
+    int o) {
+  const float row_scale = left_scales[n];
+  const float column_scale = right_scales[g * 4096 + o];
+  if (k1_matmul_add_gelu_erf_is_fast(row_scale) && k1_matmul_add_gelu_erf_is_fast(column_scale)) return;
+  const float sum = k1_matmul_add_gelu_erf_rescaled(in0, in1, unscaled, row_scale, column_scale, n, g, o);
+  float b0;
+  b0 = in2[o];
+  const float t1 = sum + b0;
+  const float t2 = kw_gelu_erf(t1);
+  out0[n * 4096 + o] = t1;
+  out1[n * 4096 + o] = t2;
+}
+
+// Finishes 64 x 96 sums from (first_row, first_column): a thread takes neighbouring columns, and walks over rows.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_finish(const float* __restrict__ in0,
+    const float* __restrict__ in1, const float* __restrict__ in2, float* __restrict__ out0, float* __restrict__ out1,
+    const float* __restrict__ left_scales, const float* __restrict__ right_scales, const float* sums, int thread,
+    int phase_class, int group, long long first_row, int first_column) {
+  const int g = group;
+  if (thread >= 120) return;
+  const int o = first_column + thread % 24 * 4;
+  if (o >= 4096) return;
+  const int last = min(64LL, 4096 - first_row);
+  float column_scale[4];
+  kw_read4(column_scale, right_scales + g * 4096 + o);
+  bool fast = true;
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    fast = k1_matmul_add_gelu_erf_is_fast(column_scale[v]) && fast;
+  }
+  float b0[4];
+  kw_read4(b0, in2 + o);
+#pragma unroll 8
+  for (int r = thread / 24; r < last; r += 5) {
+    const int row = first_row + r;
+    const int n = unsigned(row);
+    const float row_scale = left_scales[n];
+    fast = k1_matmul_add_gelu_erf_is_fast(row_scale) && fast;
+    float sum[4];
+    kw_read4(sum, &sums[r * 104 + o - first_column]);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) sum[v] *= row_scale * column_scale[v];
+    float y2[4];
+    float y4[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t1 = sum[v] + b0[v];
+      y2[v] = t1;
+      const float t3 = kw_gelu_erf(t1);
+      y4[v] = t3;
+    }
+    kw_write4(out0 + (n * 4096 + o), y2);
+    kw_write4(out1 + (n * 4096 + o), y4);
+  }
+  if (fast) return;
+#pragma unroll 1
+  for (int r = thread / 24; r < last; r += 5) {
+    const int row = first_row + r;
+    const int n = unsigned(row);
+#pragma unroll 1
+    for (int v = 0; v < 4; ++v) k1_matmul_add_gelu_erf_rewrite(in0, in1, in2, out0, out1, left_scales, right_scales,
+        sums[r * 104 + o + v - first_column], n, g, o + v);
+  }
+}
+
+
+// Tap groups of a class of output positions. Of each: first row of x beyond the tile's, phases of
+// the input included; rows; first tap. Of a tap: rows beyond, entry of the window.
+static __constant__ int k1_matmul_add_gelu_erf_tap_groups[] = {0, 1};
+static __constant__ long long k1_matmul_add_gelu_erf_place[] = {0};
+static __constant__ int k1_matmul_add_gelu_erf_rows[] = {128};
+static __constant__ int k1_matmul_add_gelu_erf_first_tap[] = {0, 1};
+static __constant__ int k1_matmul_add_gelu_erf_taps[][2] = {{0, 0}};
+
+// Tile number `tile`: neighbouring blocks work on a band of rows and share columns of w, so that L2 holds both.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_tile(int tile, int& group, int& phase_class,
+    int& row_block,
+                                                   int& column_block) {
+  constexpr int ROW_BLOCKS = 16, CLASSES = 1, TILES_ACROSS = CLASSES * 22, BAND = 4;
+  constexpr int ALL = static_cast<int>(ROW_BLOCKS) * TILES_ACROSS;
+  group = static_cast<int>(tile / ALL);
+  const int rest = tile % ALL;
+  const int band = static_cast<int>(rest / (BAND * TILES_ACROSS)) * BAND;
+  const int within = static_cast<int>(rest % (BAND * TILES_ACROSS));
+  const int height = BAND < ROW_BLOCKS - band ? BAND : ROW_BLOCKS - band;
+  const int across = within / height;
+  row_block = band + within % height;
+  phase_class = across % CLASSES;
+  column_block = across / CLASSES;
+}
+
+// Puts a thread's sums of a subtile's columns into the subtile; they begin at number `first` of its sums of 64 rows.
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_stage(const float (&sums)[192 / 2], int first,
+    float* subtile,
+                                                    int thread) {
+  const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < 96 / 8; ++j) {
+    const float* s = sums + first + 4 * j;
+    float2* to = reinterpret_cast<float2*>(subtile + row * 104 + 8 * j + column);
+    to[0] = make_float2(s[0], s[1]);
+    to[416] = make_float2(s[2], s[3]);
+  }
+}
+
+// One step's products, of TAPS taps, as one group. Operands begin at `a` and `b`, which count in rows of 16 bytes.
+// The number of taps is a constant, because the compiler waits for products around loops that it cannot unroll.
+template <int TAPS>
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_multiply(float (&sums)[1][192 / 2], unsigned long long a,
+                                                       unsigned long long b, const int (*taps)[2], int add) {
+  constexpr int CHUNKS = 4, TERMS = 2, PITCH = 128, COLUMNS = 192;
+  kw_wgmma_fence();
+#pragma unroll
+  for (int pair = 0; pair < 3; ++pair) {  // of terms of x and w
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      const unsigned long long x = a + taps[tap][0] + (pair == 0 ? CHUNKS * PITCH : 0);
+      const unsigned long long w = b + (tap * TERMS + (pair == 1 ? 1 : 0)) * (CHUNKS * COLUMNS);
+#pragma unroll
+      for (int k = 0; k < CHUNKS; k += 2) {
+#pragma unroll
+        for (int p = 0; p < 1; ++p)
+          kw_wgmma_f16(sums[p], x + k * PITCH + p * 64, w + k * COLUMNS, pair == 0 && tap == 0 && k == 0 ? add : 1);
+      }
+    }
+  }
+  kw_wgmma_commit();
+}
+
+// Adds up what tensor cores have summed, of sets of 64 rows.
+template <int FIRST, int END>
+static __device__ __forceinline__ void k1_matmul_add_gelu_erf_add(float (&sums)[1][192 / 2],
+                                                  float (&part)[1][192 / 2]) {
+#pragma unroll
+  for (int p = FIRST; p < END; ++p) {
+    kw_wgmma_hold(part[p]);
+#pragma unroll
+    for (int i = 0; i < 192 / 2; ++i) sums[p][i] += part[p][i];
+  }
+}
+
+static __global__ void __launch_bounds__(384, 1) k1_matmul_add_gelu_erf_core(
+    const unsigned short* __restrict__ left, const unsigned short* __restrict__ right,
+    const float* __restrict__ in0,
+    const float* __restrict__ in1,
+    const float* __restrict__ in2,
+    float* __restrict__ out0,
+    float* __restrict__ out1,
+    const float* __restrict__ left_scales,
+    const float* __restrict__ right_scales) {
+  constexpr int ROWS = 128, COLUMNS = 192;   // of a tile of sums
+  constexpr int APART = 128;                // rows from one tile to the next
+  constexpr int CHUNKS = 4, TERMS = 2, LINES = TERMS * CHUNKS;   // chunks of 8 channels of a step
+  constexpr int PITCH = 128;                 // rows of x from one chunk to the next in shared memory
+  constexpr int STAGES = 3, STAGE_BYTES = 40960, LEFT_BYTES = LINES * PITCH * 16;
+  // Consumer warpgroups; tiles in work; products of 64 rows each.
+  constexpr int WORKERS = 2, WARPGROUPS = 1, PRODUCTS = 1;
+  // Of a subtile for the epilogue: floats, columns, products of 64 rows.
+  constexpr int SUBTILE = 6656, SUBTILE_COLUMNS = 96;
+  constexpr int SUBTILES = COLUMNS / SUBTILE_COLUMNS, HEIGHT = 1;
+  constexpr int DEPTHS = 64, CLUSTER = 2, SPLIT = 1;
+  constexpr long long ALL_CHUNKS = 256, ALL_ROWS = 4096, ALL_COLUMNS = 4224;
+  constexpr int X_CHUNKS = 4, SHARE = CHUNKS * COLUMNS / CLUSTER;  // of x and w in one copy: chunks; rows
+  constexpr int TILES = 352;
+  KW_DYNAMIC_SHARED(unsigned char, shared);
+  const unsigned stages = kw_shared(shared);
+  const unsigned full = stages + STAGES * STAGE_BYTES + SUBTILE * 4 * 2, empty = full + 8 * STAGES;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      kw_barrier_init(full + 8 * i, 1);  // the producer of the step
+      kw_barrier_init(empty + 8 * i, 4 * WORKERS / WARPGROUPS * CLUSTER);  // warps that multiply
+    }
+    kw_barriers_ready();
+  }
+  kw_cluster_sync();
+  // From lane 0, so that the compiler knows that warps do not part.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0), lane = threadIdx.x % 32;
+  const int rank = static_cast<int>(kw_cluster_rank());
+  const int first_tile = blockIdx.x / CLUSTER, next_tile = gridDim.x / CLUSTER;
+
+  if (warp < 4) {  // the producers
+    kw_registers_fewer<40>();
+    // They bring steps one after the other, at most as many as there are stages: none is two phases of a barrier ahead.
+    constexpr int PRODUCERS = STAGES < 4 ? STAGES : 4;
+    int stage = 0, producer = 0;
+    unsigned parity = 1;
+    for (int tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      k1_matmul_add_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
+      row_block = row_block * CLUSTER + rank;
+      if (row_block > 31) row_block = 31;  // beyond the end: read, not used
+      const unsigned short* x = left + static_cast<long long>(group) * (ALL_CHUNKS * ALL_ROWS * 8) +
+                                static_cast<long long>(row_block) * (X_CHUNKS > 1 ? ALL_CHUNKS * ROWS * 8 : APART * 8);
+      const unsigned short* w = right + static_cast<long long>(group) * (ALL_CHUNKS * ALL_COLUMNS * 8) +
+                                static_cast<long long>(column_block) * (ALL_CHUNKS * COLUMNS * 8);
+      const int first_tap_group = k1_matmul_add_gelu_erf_tap_groups[phase_class], last_tap_group =
+          k1_matmul_add_gelu_erf_tap_groups[phase_class + 1];
+      const int begin = 0, end = (last_tap_group - first_tap_group) * DEPTHS;
+      int tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        if (producer == warp) {
+          const int first = k1_matmul_add_gelu_erf_first_tap[tap_group], taps =
+              k1_matmul_add_gelu_erf_first_tap[tap_group + 1] - first;
+          const int rows = k1_matmul_add_gelu_erf_rows[tap_group];
+          const unsigned buffer = stages + stage * STAGE_BYTES, filled = full + 8 * stage;
+          kw_barrier_wait(empty + 8 * stage, parity);
+          __syncwarp();
+          if (lane == 0) kw_barrier_expect(filled, LINES * 16 * (rows + taps * COLUMNS));
+          __syncwarp();
+#pragma unroll 1
+          for (int i = lane * X_CHUNKS; i < LINES; i += 32 * X_CHUNKS) {
+            const unsigned short* from = x + i / CHUNKS * 8388608LL +
+                ((depth * CHUNKS + i % CHUNKS) * 128LL + k1_matmul_add_gelu_erf_place[tap_group]) * 8;
+            kw_bulk_copy(buffer + i * (PITCH * 16), from, X_CHUNKS * rows * 16, filled);
+          }
+#pragma unroll 1
+          for (int j = lane; j < taps * TERMS; j += 32) {
+            const long long entry = k1_matmul_add_gelu_erf_taps[first + j / TERMS][1];
+            const unsigned short* from = w + j % TERMS * 8650752LL +
+                entry * (ALL_CHUNKS * ALL_COLUMNS * 8) + depth * (CHUNKS * COLUMNS * 8);
+            const unsigned to = buffer + LEFT_BYTES + (j * CLUSTER + rank) * (SHARE * 16);
+            kw_bulk_copy_all(to, from + rank * (SHARE * 8), SHARE * 16, filled, (1u << CLUSTER) - 1);
+          }
+        }
+        if (++producer == PRODUCERS) producer = 0;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++tap_group;
+      }
+    }
+  } else {  // the consumers
+    kw_registers_more<232>();
+    const int worker = warp / 4 - 1, thread = threadIdx.x % 128;
+    const int part_row = WARPGROUPS > 1 ? 0 : worker * (PRODUCTS * 64);  // of the tile's rows
+    float* subtile = reinterpret_cast<float*>(shared + STAGES * STAGE_BYTES) + worker * SUBTILE;
+    int stage = 0;
+    unsigned parity = 0;
+    for (int tile = first_tile; tile < TILES; tile += next_tile) {
+      int group, phase_class, row_block, column_block;
+      k1_matmul_add_gelu_erf_tile(tile, group, phase_class, row_block, column_block);
+      row_block = row_block * CLUSTER + rank;
+      const int first_tap_group = k1_matmul_add_gelu_erf_tap_groups[phase_class];
+      const int last_tap_group = k1_matmul_add_gelu_erf_tap_groups[phase_class + 1];
+      const int begin = 0, end = (last_tap_group - first_tap_group) * DEPTHS;
+      float sums[PRODUCTS][COLUMNS / 2], part[PRODUCTS][COLUMNS / 2];
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = part[p][i] = 0.0f;
+      int add = 0, since = worker * 2;  // whether `part` holds something; steps since the last promotion
+      int before = -1;  // a stage whose products may still be running
+      int tap_group = first_tap_group + begin / DEPTHS, depth = begin % DEPTHS;
+      for (int step = begin; step < end; ++step) {
+        const int first = k1_matmul_add_gelu_erf_first_tap[tap_group], last =
+            k1_matmul_add_gelu_erf_first_tap[tap_group + 1];
+        const unsigned buffer = stages + stage * STAGE_BYTES;
+        const unsigned long long a = kw_operand(buffer + part_row * 16, PITCH * 16);
+        const unsigned long long b = kw_operand(buffer + LEFT_BYTES, COLUMNS * 16);
+        kw_barrier_wait(full + 8 * stage, parity);
+        k1_matmul_add_gelu_erf_multiply<1>(part, a, b, k1_matmul_add_gelu_erf_taps + first, add);
+        add = 1;
+        since += last - first;
+        if (since < 4) {
+          kw_wgmma_wait<1>();  // The step before is done.
+          if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+          before = stage;
+        } else {
+          kw_wgmma_wait<0>();
+          if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+          if (lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * stage, lane);
+          before = -1;
+          k1_matmul_add_gelu_erf_add<0, 1>(sums, part);
+          add = since = 0;
+        }
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+        if (++depth == DEPTHS) depth = 0, ++tap_group;
+      }
+      kw_wgmma_wait<0>();
+      if (before >= 0 && lane < CLUSTER) kw_barrier_arrive_at(empty + 8 * before, lane);
+      if (add) {
+        k1_matmul_add_gelu_erf_add<0, 1>(sums, part);
+      }
+
+      // What tensor cores have cut off these sums.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; ++i) sums[p][i] = fmaf(sums[p][i], 4.738e-07f, sums[p][i]);
+
+      // Subtile by subtile through shared memory to the epilogue.
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) kw_wgmma_hold(sums[p]);
+      if (row_block > 31) continue;
+#pragma unroll 1
+      for (int number = 0; number < PRODUCTS / HEIGHT * SUBTILES; ++number) {
+        const long long first_row = row_block * (1LL * APART) + part_row + number / SUBTILES * (HEIGHT * 64);
+        kw_part_sync(1 + worker, 128);  // The subtile before has been read.
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+          for (int s = 0; s < SUBTILES; ++s)
+            if (number == p / HEIGHT * SUBTILES + s)
+              k1_matmul_add_gelu_erf_stage(sums[p], s * (SUBTILE_COLUMNS / 2), subtile, thread);
+        kw_part_sync(1 + worker, 128);
+        k1_matmul_add_gelu_erf_finish(in0, in1, in2, out0, out1, left_scales, right_scales, subtile, thread,
+            phase_class, group, first_row,
+                      column_block * COLUMNS + number % SUBTILES * SUBTILE_COLUMNS);
+      }
+    }
+  }
+  kw_cluster_sync();  // No block ends while others copy to it or arrive at its barriers.
+}
+static const char* k1_matmul_add_gelu_erf(const float* in0, const float* in1, const float* in2, float* out0,
+                                          float* out1, void* workspace, cudaStream_t stream) {
+  unsigned char* const base = static_cast<unsigned char*>(workspace);
+  float* const left_scales = reinterpret_cast<float*>(base + 256LL);
+  float* const right_scales = reinterpret_cast<float*>(base + 16640LL);
+  unsigned short* const left = reinterpret_cast<unsigned short*>(base + 33024LL);
+  unsigned short* const right = reinterpret_cast<unsigned short*>(base + 33587456LL);
+  if ((reinterpret_cast<uintptr_t>(in2) | reinterpret_cast<uintptr_t>(out0) | reinterpret_cast<uintptr_t>(out1)) % 16 !=
+      0)
+    return "k1_matmul_add_gelu_erf: in2, out0, out1 must be aligned to 16 bytes";
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
+    return "k1_matmul_add_gelu_erf: in0, in1 must be aligned to 16 bytes";
+  KW_LAUNCH("k1_matmul_add_gelu_erf", k1_matmul_add_gelu_erf_pack, 1024, 256, 0, stream, in0, left_scales, left, in1,
+            right_scales, right);
+  KW_CHECK("k1_matmul_add_gelu_erf", cudaFuncSetAttribute(k1_matmul_add_gelu_erf_core,
+                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, 176176));
+  static int clusters = 0;  // that the device holds at a time: asked once
+  if (clusters == 0) KW_CHECK("k1_matmul_add_gelu_erf", kw_resident_clusters(&clusters, k1_matmul_add_gelu_erf_core, 2,
+      dim3(384), 176176));
+  if (clusters < 1) return "k1_matmul_add_gelu_erf: the device holds no cluster of 2 such blocks";
+  const int used = clusters < 352LL ? clusters : 352;
+  KW_CHECK("k1_matmul_add_gelu_erf", kw_launch_clusters(k1_matmul_add_gelu_erf_core, 2, dim3(used * 2), dim3(384),
+                                                        176176, stream, left, right, in0, in1, in2, out0, out1,
+                                                        left_scales, right_scales));
+  return nullptr;
+}
+
+//// k2_mul
 // linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
 // points (16777216,)
 // out0 = mul(in0, unfused_add(mul(0.5, add(1, erf(mul(in1, 0.707107)))), mul(in1, mul(exp(mul(square(in1), -0.5)),
 // 0.398942))))
-static __global__ void __launch_bounds__(256) k0_k1_mul(
+static __global__ void __launch_bounds__(256) k0_k2_mul(
     const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   float x0[4][4];
   float x1[4][4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const unsigned p = ((blockIdx.x * 4 + u) * 256 + threadIdx.x) * 4;
     const int i0 = p;
     kw_read4(x0[u], in0 + i0);
     kw_read4(x1[u], in1 + i0);
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const unsigned p = ((blockIdx.x * 4 + u) * 256 + threadIdx.x) * 4;
     const int i0 = p;
     float y13[4];
 #pragma unroll
@@ -965,21 +1519,21 @@ static __global__ void __launch_bounds__(256) k0_k1_mul(
   }
 }
 
-static const char* k1_mul(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k2_mul(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
       0)
-    return "k1_mul: in0, in1, out0 must be aligned to 16 bytes";
+    return "k2_mul: in0, in1, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k1_mul", k0_k1_mul, 4096, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k2_mul", k0_k2_mul, 4096, 256, 0, stream, in0, in1, out0);
   return nullptr;
 }
 
-//// k2_sum
+//// k3_sum
 // linear_gelu.py:15: return torch.nn.functional.gelu(self.linear(x))
 // Part 0: 17 parts of every row.
 // outer (4096,), row (4096,)
 // total0 = sum(in0)
-static __global__ void __launch_bounds__(256) k0_k2_sum(
+static __global__ void __launch_bounds__(256) k0_k3_sum(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned block = block_number % 32u, part = block_number / 32u;
@@ -1049,7 +1603,7 @@ static __global__ void __launch_bounds__(256) k0_k2_sum(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k2_sum(
+static __global__ void __launch_bounds__(256) k1_k3_sum(
     float* __restrict__ out0, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
@@ -1070,12 +1624,12 @@ static __global__ void __launch_bounds__(256) k1_k2_sum(
   }
 }
 
-static const char* k2_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k3_sum(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k2_sum: in0 must be aligned to 16 bytes";
+    return "k3_sum: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k2_sum", k0_k2_sum, 544, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k2_sum", k1_k2_sum, 512, 256, 0, stream, out0, partial0);
+  KW_LAUNCH("k3_sum", k0_k3_sum, 544, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k3_sum", k1_k3_sum, 512, 256, 0, stream, out0, partial0);
   return nullptr;
 }
 
@@ -1091,28 +1645,41 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* strea
     return nullptr;
 }
 
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* stream) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* linear_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* linear_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* add_k1_0_ptr = static_cast<float*>(tensors[3]);
+    auto* gelu_erf_k1_1_ptr = static_cast<float*>(tensors[4]);
+    auto* workspace = static_cast<char*>(tensors[5]);
+    if (const char* failure = k1_matmul_add_gelu_erf(x_ptr, linear_weight_ptr, linear_bias_ptr, add_k1_0_ptr,
+                                                     gelu_erf_k1_1_ptr, workspace, static_cast<cudaStream_t>(
+        stream))) return failure;
+    return nullptr;
+}
+
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
-    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k3_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr,
+    if (const char* failure = k2_mul(gradient_of_output_0_ptr, saved_0_ptr, mul_k2_ptr, nullptr,
                                      static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace,
+    if (const char* failure = k3_sum(mul_k2_ptr, sum_k3_ptr, workspace,
                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
     auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t4_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k1_ptr = static_cast<float*>(tensors[2]);
-    auto* sum_k2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_0_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k3_ptr = static_cast<float*>(tensors[3]);
     auto* workspace = static_cast<char*>(tensors[4]);
-    if (const char* failure = k1_mul(gradient_of_output_0_ptr, _t4_linear_ptr, mul_k1_ptr, nullptr,
+    if (const char* failure = k2_mul(gradient_of_output_0_ptr, saved_0_ptr, mul_k2_ptr, nullptr,
                                      static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k2_sum(mul_k1_ptr, sum_k2_ptr, workspace,
+    if (const char* failure = k3_sum(mul_k2_ptr, sum_k3_ptr, workspace,
                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
@@ -1127,45 +1694,50 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
     return (gelu_erf_k0,)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, linear_weight,
-                                                  linear_bias):
-    """The program of training backward of parameters mode: 2 kernels, 2 torch calls."""
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
-    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
-    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+def _kernelwright_training_saving(_device, _stream, x, linear_weight, linear_bias):
+    """The program of training saving mode: 1 kernel, 0 torch calls."""
+    add_k1_0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    gelu_erf_k1_1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(68190464, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, x, linear_weight, linear_bias, add_k1_0,
+                         gelu_erf_k1_1, workspace)
+    return (gelu_erf_k1_1, add_k1_0,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0):
+    """The program of training backward of parameters mode: 2 kernels, 1 torch call."""
+    mul_k2 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    sum_k3 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
     workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, _t4_linear,
-                         mul_k1, sum_k2, workspace)
-    del _t4_linear, workspace
-    _t7_permute = mul_k1.permute((1, 0))
-    del mul_k1
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, saved_0,
+                         mul_k2, sum_k3, workspace)
+    del workspace
+    _t5_permute = mul_k2.permute((1, 0))
+    del mul_k2
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t6_matmul = torch.matmul(_t5_permute, x)
+    del _t5_permute
+    _t7_reshape = sum_k3.reshape((4096,))
+    return (_t6_matmul, _t7_reshape,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, linear_weight):
+    """The program of training backward mode: 2 kernels, 2 torch calls."""
+    mul_k2 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    sum_k3 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, saved_0, mul_k2, sum_k3,
+                         workspace)
+    del workspace
+    # return torch.nn.functional.gelu(self.linear(x))
+    _t6_matmul = torch.matmul(mul_k2, linear_weight)
+    _t7_permute = mul_k2.permute((1, 0))
+    del mul_k2
     # return torch.nn.functional.gelu(self.linear(x))
     _t8_matmul = torch.matmul(_t7_permute, x)
     del _t7_permute
-    _t9_reshape = sum_k2.reshape((4096,))
-    return (_t8_matmul, _t9_reshape,)
-
-
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, linear_weight, linear_bias):
-    """The program of training backward mode: 2 kernels, 3 torch calls."""
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t4_linear = torch.nn.functional.linear(x, linear_weight, linear_bias).contiguous()
-    mul_k1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
-    sum_k2 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
-    workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, _t4_linear, mul_k1, sum_k2,
-                         workspace)
-    del _t4_linear, workspace
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t7_matmul = torch.matmul(mul_k1, linear_weight)
-    _t8_permute = mul_k1.permute((1, 0))
-    del mul_k1
-    # return torch.nn.functional.gelu(self.linear(x))
-    _t9_matmul = torch.matmul(_t8_permute, x)
-    del _t8_permute
-    _t10_reshape = sum_k2.reshape((4096,))
-    return (_t7_matmul, _t9_matmul, _t10_reshape,)
+    _t9_reshape = sum_k3.reshape((4096,))
+    return (_t6_matmul, _t8_matmul, _t9_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -1192,12 +1764,11 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1},
-                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
-                                                         "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2},
-                                                         "tensors": ('linear.weight', 'linear.bias'), "orders": (),
-                                                         "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'linear.weight': 0, 'linear.bias': 1}, "saved": (1,), "tensors": (),
+                               "orders": (), "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'linear.weight': 1, 'linear.bias': 2}, "saved": (1,),
+                               "tensors": ('linear.weight',), "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1224,12 +1795,31 @@ import inspect
 import operator
 import os
 import platform
+import re
 import struct
 import tempfile
 import threading
 import warnings
 import weakref
 from pathlib import Path
+
+
+def _kernelwright_units(most):
+    """The kernels' text as texts to compile side by side: some of the kernels each, after what all of them share."""
+    support, *kernels = re.split(r"^//// .*\n", _KERNELWRIGHT_SOURCE, flags=re.MULTILINE)
+    launchers = kernels.pop() if kernels else ""
+    count = min(most, len(kernels) // 2, sum(map(len, kernels)) // 16384)
+    if count < 2:
+        return [_KERNELWRIGHT_SOURCE]
+    units = [support] * count
+    for kernel in sorted(kernels, key=len, reverse=True):
+        shortest = min(range(count), key=lambda unit: len(units[unit]))
+        units[shortest] += kernel
+    start = re.compile(r"^static (?=const char\* \w+\()", re.MULTILINE)
+    shared = '__attribute__((visibility("hidden"))) '  # by the units of this library, and no other one
+    heads = re.findall(r"^static (const char\* \w+\([^{]*\)) \{", "".join(kernels), re.MULTILINE)
+    declarations = "".join(f"{shared}{head};\n" for head in heads)
+    return [*(start.sub(shared, unit) for unit in units), f"{support}\n{declarations}\n{launchers}"]
 
 
 def _kernelwright_missing():
@@ -1255,6 +1845,14 @@ def _kernelwright_compile(folder, name):
 
     options = {"name": name, "build_directory": folder, "is_python_module": False}
     options["extra_cuda_cflags"] = _KERNELWRIGHT_FLAGS
+    cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count() or 1
+    units, files = _kernelwright_units(cores), []
+    for number, unit in enumerate(units if len(units) > 1 else ()):
+        files.append(os.path.join(folder, f"unit{number}.{'cu' if _KERNELWRIGHT_DEVICE == 'cuda' else 'cpp'}"))
+        Path(files[-1]).write_text(unit, encoding="utf-8")
+    if files:
+        load(sources=files, **options)
+        return
     load_inline(cpp_sources=[""], cuda_sources=[_KERNELWRIGHT_SOURCE], no_implicit_headers=True, **options)
 
 
@@ -1638,26 +2236,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -1665,7 +2271,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1725,8 +2331,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -1738,6 +2351,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -54,19 +54,19 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_2f43c2208229"
+_KERNELWRIGHT_OPERATORS = "transformer_block_92c9309228e8"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add'],
     "kernelwright_training_1": ['k1_gelu_erf'],
-    "kernelwright_training_backward_of_parameters_0": ['k2_mean_moments_add', 'k6_sum'],
-    "kernelwright_training_backward_of_parameters_1": ['k3_mul_gelu_erf', 'k5_sum'],
-    "kernelwright_training_backward_of_parameters_2": ['k4_sum'],
-    "kernelwright_training_backward_0": ['k7_moments_where_mean', 'k6_sum'],
-    "kernelwright_training_backward_1": ['k3_mul_gelu_erf', 'k5_sum'],
-    "kernelwright_training_backward_2": ['k8_mean_add', 'k9_sum'],
+    "kernelwright_training_saving_0": ['k0_mean_moments_add'],
+    "kernelwright_training_saving_1": ['k1_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k2_mul', 'k3_mean_moments', 'k5_sum', 'k6_sum'],
+    "kernelwright_training_backward_of_parameters_1": ['k4_sum'],
+    "kernelwright_training_backward_0": ['k2_mul', 'k5_sum', 'k6_sum'],
+    "kernelwright_training_backward_1": ['k7_moments_where_mean', 'k8_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -318,57 +318,10 @@ static const char* k1_gelu_erf(const float* in0, float* out0, void* workspace) {
   return nullptr;
 }
 
-//// k2_mean_moments_add
-// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
-// Rows of 512 for each of 8192: moments.
-static const char* k2_mean_moments_add(const float* __restrict__ in0, const float* __restrict__ in1,
-                                       const float* __restrict__ in2, float* __restrict__ out0,
-                                       float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
-                                       void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t point = 0; point < 8192; ++point) {
-    const int64_t i0 = point;
-    kw_moments_of<real> accumulator0;
-    {
-      constexpr int64_t begin = 0, end = 512;
-      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
-    }
-    const real reduced0_mean = accumulator0.mean();
-    const real reduced0_variance = accumulator0.variance();
-    const real reduced0_deviation = accumulator0.deviation();
-    const real s0 = real(reduced0_deviation < real(1000000000000000.0));
-    const real s1 = reduced0_variance + real(1e-05);
-    const real s2 = real(1) / kw_sqrt(s1);
-    const real s3 = real(1) / reduced0_deviation;
-    const real s4 = kw_select(s0 != real(0), s2, s3);
-    {
-      constexpr int64_t begin = 0, end = 512;
-      #pragma omp simd
-      for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = real(in0[512 * i0 + r0]);
-        const real v1 = v0 - reduced0_mean;
-        const real v2 = v1 * s4;
-        const real v3 = real(in1[r0]);
-        const real v4 = v2 * v3;
-        const real v5 = real(in2[r0]);
-        const real v6 = kw_unfused_add(v4, v5);
-        out3[512 * i0 + r0] = v6;
-      }
-    }
-    out0[i0] = reduced0_mean;
-    out1[i0] = reduced0_deviation;
-    out2[i0] = reduced0_variance;
-  }
-  return nullptr;
-}
-
-//// k3_mul_gelu_erf
+//// k2_mul
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // Pointwise over 16777216.
-static const char* k3_mul_gelu_erf(const float* __restrict__ in0, const float* __restrict__ in1,
-                                   float* __restrict__ out0, float* __restrict__ out1, void* workspace) {
+static const char* k2_mul(const float* in0, const float* __restrict__ in1, float* out0, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -391,10 +344,32 @@ static const char* k3_mul_gelu_erf(const float* __restrict__ in0, const float* _
       const real v10 = v1 * v9;
       const real v11 = kw_unfused_add(v5, v10);
       const real v12 = v0 * v11;
-      const real v13 = kw_gelu_erf(v1);
       out0[i0] = v12;
-      out1[i0] = v13;
     }
+  }
+  return nullptr;
+}
+
+//// k3_mean_moments
+// Rows of 512 for each of 8192: moments.
+static const char* k3_mean_moments(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                   float* __restrict__ out2, void* workspace) {
+  using real = float;
+  (void)workspace;
+  #pragma omp parallel for schedule(static)
+  for (int64_t point = 0; point < 8192; ++point) {
+    const int64_t i0 = point;
+    kw_moments_of<real> accumulator0;
+    {
+      constexpr int64_t begin = 0, end = 512;
+      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
+    }
+    const real reduced0_mean = accumulator0.mean();
+    const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
+    out0[i0] = reduced0_mean;
+    out1[i0] = reduced0_deviation;
+    out2[i0] = reduced0_variance;
   }
   return nullptr;
 }
@@ -632,111 +607,83 @@ static const char* k6_sum(const float* __restrict__ in0, float* __restrict__ out
 
 //// k7_moments_where_mean
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
-// Rows of 512 for each of 8192: moments.
+// Rows of 512 for each of 8192: moments, sum, sum.
 static const char* k7_moments_where_mean(const float* __restrict__ in0, const float* __restrict__ in1,
-                                         const float* __restrict__ in2, float* __restrict__ out0,
-                                         float* __restrict__ out1, float* __restrict__ out2, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t point = 0; point < 8192; ++point) {
-    const int64_t i0 = point;
-    kw_moments_of<real> accumulator0;
-    {
-      constexpr int64_t begin = 0, end = 512;
-      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
-    }
-    const real reduced0_mean = accumulator0.mean();
-    const real reduced0_variance = accumulator0.variance();
-    const real reduced0_deviation = accumulator0.deviation();
-    const real s0 = real(reduced0_deviation < real(1000000000000000.0));
-    const real s1 = reduced0_variance + real(1e-05);
-    const real s2 = real(1) / kw_sqrt(s1);
-    const real s3 = real(1) / reduced0_deviation;
-    const real s4 = kw_select(s0 != real(0), s2, s3);
-    {
-      constexpr int64_t begin = 0, end = 512;
-      #pragma omp simd
-      for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = real(in0[512 * i0 + r0]);
-        const real v1 = v0 - reduced0_mean;
-        const real v2 = v1 * s4;
-        const real v3 = real(in1[r0]);
-        const real v4 = v2 * v3;
-        const real v5 = real(in2[r0]);
-        const real v6 = kw_unfused_add(v4, v5);
-        out2[512 * i0 + r0] = v6;
-      }
-    }
-    out0[i0] = s4;
-    out1[i0] = reduced0_mean;
-  }
-  return nullptr;
-}
-
-//// k8_mean_add
-// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
-// Rows of 512 for each of 8192: sum, sum.
-static const char* k8_mean_add(const float* __restrict__ in0, const float* __restrict__ in1,
-                               const float* __restrict__ in2, const float* __restrict__ in3,
-                               const float* __restrict__ in4, const float* __restrict__ in5, float* __restrict__ out0,
-                               void* workspace) {
+                                         const float* __restrict__ in2, const float* __restrict__ in3,
+                                         float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
+                                         void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
   for (int64_t point = 0; point < 8192; ++point) {
     const int64_t i0 = point;
     alignas(64) real row0[512];
-    alignas(64) real values0[512];
-    kw_sum_of<real> accumulator0;
+    kw_moments_of<real> accumulator0;
+    kw_sum_of<real> accumulator2;
+    {
+      constexpr int64_t begin = 0, end = 512;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in1[512 * i0 + r0]);
+        const real v1 = real(in2[r0]);
+        const real v2 = v0 * v1;
+        row0[r0] = v2;
+      }
+      accumulator0.block(in0 + 512 * i0 + begin, end - begin);
+      accumulator2.block(row0 + begin, end - begin);
+    }
+    const real reduced0_mean = accumulator0.mean();
+    const real reduced0_variance = accumulator0.variance();
+    const real reduced0_deviation = accumulator0.deviation();
+    const real reduced2 = accumulator2.value();
+    alignas(64) real values1[512];
     kw_sum_of<real> accumulator1;
-    const real c0_0 = real(in3[i0]);
-    const real c0_1 = real(in4[i0]);
+    const real c1_0 = real(reduced0_deviation < real(1000000000000000.0));
+    const real c1_1 = reduced0_variance + real(1e-05);
+    const real c1_2 = real(1) / kw_sqrt(c1_1);
+    const real c1_3 = real(1) / reduced0_deviation;
+    const real c1_4 = kw_select(c1_0 != real(0), c1_2, c1_3);
     {
       constexpr int64_t begin = 0, end = 512;
       #pragma omp simd
       for (int64_t r0 = begin; r0 < end; ++r0) {
         const real v0 = real(in0[512 * i0 + r0]);
-        const real v1 = real(in1[r0]);
-        const real v2 = v0 * v1;
-        const real v3 = real(in2[512 * i0 + r0]);
-        const real v4 = v3 - c0_0;
-        const real v5 = v4 * c0_1;
-        const real v6 = v2 * v5;
-        values0[r0 - begin] = v6;
-        row0[r0] = v2;
+        const real v1 = v0 - reduced0_mean;
+        const real v2 = v1 * c1_4;
+        const real v3 = row0[r0] * v2;
+        values1[r0 - begin] = v3;
       }
-      accumulator0.block(values0, end - begin);
-      accumulator1.block(row0 + begin, end - begin);
+      accumulator1.block(values1, end - begin);
     }
-    const real reduced0 = accumulator0.value();
     const real reduced1 = accumulator1.value();
-    const real s2 = reduced0 / real(512.0);
-    const real s3 = reduced1 / real(512.0);
+    const real s5 = reduced1 / real(512.0);
+    const real s6 = reduced2 / real(512.0);
     {
       constexpr int64_t begin = 0, end = 512;
       #pragma omp simd
       for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = real(in5[512 * i0 + r0]);
-        const real v1 = real(in2[512 * i0 + r0]);
-        const real v2 = v1 - c0_0;
-        const real v3 = v2 * c0_1;
-        const real v4 = v3 * s2;
+        const real v0 = real(in3[512 * i0 + r0]);
+        const real v1 = real(in0[512 * i0 + r0]);
+        const real v2 = v1 - reduced0_mean;
+        const real v3 = v2 * c1_4;
+        const real v4 = v3 * s5;
         const real v5 = kw_unfused_sub(row0[r0], v4);
-        const real v6 = kw_unfused_sub(v5, s3);
-        const real v7 = c0_1 * v6;
+        const real v6 = kw_unfused_sub(v5, s6);
+        const real v7 = c1_4 * v6;
         const real v8 = kw_unfused_add(v0, v7);
-        out0[512 * i0 + r0] = v8;
+        out2[512 * i0 + r0] = v8;
       }
     }
+    out0[i0] = c1_4;
+    out1[i0] = reduced0_mean;
   }
   return nullptr;
 }
 
-//// k9_sum
+//// k8_sum
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // Columns: rows of 8192 for each of 512: sum, sum.
-static const char* k9_sum(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+static const char* k8_sum(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
                           const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1,
                           void* workspace) {
   using real = float;
@@ -864,94 +811,87 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* ) {
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
     auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k2_0_ptr = static_cast<float*>(tensors[3]);
-    auto* std_k2_1_ptr = static_cast<float*>(tensors[4]);
-    auto* var_k2_2_ptr = static_cast<float*>(tensors[5]);
-    auto* add_k2_3_ptr = static_cast<float*>(tensors[6]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[7]);
-    auto* sum_k6_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k2_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, mean_k2_0_ptr, std_k2_1_ptr,
-                                                  var_k2_2_ptr, add_k2_3_ptr, nullptr)) return failure;
+    auto* add_k0_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr,
+                                                  nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* ) {
+    auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* x_ptr = static_cast<const float*>(tensors[3]);
+    auto* mean_k3_0_ptr = static_cast<float*>(tensors[4]);
+    auto* std_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* var_k3_2_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[7]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[9]);
+    auto* workspace = static_cast<char*>(tensors[10]);
+    if (const char* failure = k2_mul(_t7_matmul_ptr, saved_1_ptr, mul_k2_ptr, nullptr)) return failure;
+    if (const char* failure = k3_mean_moments(x_ptr, mean_k3_0_ptr, std_k3_1_ptr, var_k3_2_ptr,
+                                              nullptr)) return failure;
+    if (const char* failure = k5_sum(mul_k2_ptr, sum_k5_ptr, workspace)) return failure;
     if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* ) {
-    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t15_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
-    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
-    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
-    auto* workspace = static_cast<char*>(tensors[5]);
-    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t15_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr,
-                                              nullptr)) return failure;
-    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* ) {
-    auto* _t21_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t19_matmul_ptr = static_cast<const float*>(tensors[0]);
     auto* x_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k2_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k2_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k2_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* mean_k3_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* std_k3_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* var_k3_2_ptr = static_cast<const float*>(tensors[4]);
     auto* sum_k4_0_ptr = static_cast<float*>(tensors[5]);
     auto* sum_k4_1_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
-    if (const char* failure = k4_sum(_t21_matmul_ptr, x_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, sum_k4_0_ptr,
+    if (const char* failure = k4_sum(_t19_matmul_ptr, x_ptr, mean_k3_0_ptr, std_k3_1_ptr, var_k3_2_ptr, sum_k4_0_ptr,
                                      sum_k4_1_ptr, workspace)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
-    auto* x_ptr = static_cast<const float*>(tensors[0]);
-    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* where_k7_0_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k7_1_ptr = static_cast<float*>(tensors[4]);
-    auto* add_k7_2_ptr = static_cast<float*>(tensors[5]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k6_ptr = static_cast<float*>(tensors[7]);
-    auto* workspace = static_cast<char*>(tensors[8]);
-    if (const char* failure = k7_moments_where_mean(x_ptr, norm_weight_ptr, norm_bias_ptr, where_k7_0_ptr,
-                                                    mean_k7_1_ptr, add_k7_2_ptr, nullptr)) return failure;
+    auto* _t8_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[5]);
+    auto* workspace = static_cast<char*>(tensors[6]);
+    if (const char* failure = k2_mul(_t8_matmul_ptr, saved_1_ptr, mul_k2_ptr, nullptr)) return failure;
+    if (const char* failure = k5_sum(mul_k2_ptr, sum_k5_ptr, workspace)) return failure;
     if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* ) {
-    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t14_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
-    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
-    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
-    auto* workspace = static_cast<char*>(tensors[5]);
-    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t14_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr,
-                                              nullptr)) return failure;
-    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace)) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* ) {
-    auto* _t20_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* x_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k7_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* where_k7_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[5]);
-    auto* add_k8_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k9_0_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k9_1_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k8_mean_add(_t20_matmul_ptr, norm_weight_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr,
-                                          gradient_of_output_0_ptr, add_k8_ptr, nullptr)) return failure;
-    if (const char* failure = k9_sum(_t20_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k9_0_ptr, sum_k9_1_ptr,
-                                     workspace)) return failure;
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t17_matmul_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[3]);
+    auto* add_k7_2_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k8_0_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k8_1_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* where_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mean_k7_1_ptr = reinterpret_cast<float*>(workspace + 32768);
+    if (const char* failure = k7_moments_where_mean(x_ptr, _t17_matmul_ptr, norm_weight_ptr, gradient_of_output_0_ptr,
+                                                    where_k7_0_ptr, mean_k7_1_ptr, add_k7_2_ptr,
+                                                    nullptr)) return failure;
+    if (const char* failure = k8_sum(_t17_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k8_0_ptr, sum_k8_1_ptr,
+                                     workspace + 65536)) return failure;
     return nullptr;
 }
 """
@@ -976,120 +916,115 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, contract_weight,
-                                                  norm_weight, norm_bias, expand_weight, expand_bias):
-    """The program of training backward of parameters mode: 5 kernels, 5 torch calls."""
+def _kernelwright_training_saving(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias,
+                                  contract_weight, contract_bias):
+    """The program of training saving mode: 2 kernels, 3 torch calls."""
+    add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, x, norm_weight, norm_bias, add_k0)
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t8_linear_shown = torch.nn.functional.linear(add_k0, expand_weight, expand_bias)
+    _t8_linear = _t8_linear_shown.contiguous()
+    gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t8_linear, gelu_erf_k1)
+    # return x + self.dropout(self.contract(hidden))
+    _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    # return x + self.dropout(self.contract(hidden))
+    _t11_add = (x + _t10_linear)
+    return (_kernelwright_laid(_t11_add, (131072, 512, 1)), add_k0, _t8_linear_shown, gelu_erf_k1,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                                  contract_weight, expand_weight):
+    """The program of training backward of parameters mode: 5 kernels, 4 torch calls."""
     # return x + self.dropout(self.contract(hidden))
     _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
-    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
-    _t9_permute = _t8_reshape.permute((1, 0))
-    del _t8_reshape
-    mean_k2_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    std_k2_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    var_k2_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    add_k2_3 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(1050624, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, norm_weight, norm_bias,
-                         mean_k2_0, std_k2_1, var_k2_2, add_k2_3, gradient_of_output_0, sum_k6, workspace)
-    del workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t15_linear = torch.nn.functional.linear(add_k2_3, expand_weight, expand_bias).contiguous()
-    _t16_reshape = add_k2_3.reshape((8192, 512))
-    del add_k2_3
-    _t17_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
-    workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t7_matmul, _t15_linear, mul_k3_0,
-                         gelu_erf_k3_1, sum_k5, workspace)
-    del _t7_matmul, _t15_linear, workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t21_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
-    _t22_reshape = mul_k3_0.reshape((8192, 2048))
-    del mul_k3_0
-    _t23_permute = _t22_reshape.permute((1, 0))
-    del _t22_reshape
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t24_matmul = torch.matmul(_t23_permute, _t16_reshape)
-    del _t23_permute, _t16_reshape
-    _t25_reshape = sum_k5.reshape((2048,))
-    del sum_k5
-    _t26_reshape = gelu_erf_k3_1.reshape((8192, 2048))
-    del gelu_erf_k3_1
+    _t8_reshape = saved_0.reshape((8192, 512))
+    _t9_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t10_permute = _t9_reshape.permute((1, 0))
+    del _t9_reshape
+    _t11_reshape = saved_2.reshape((8192, 2048))
     # return x + self.dropout(self.contract(hidden))
-    _t27_matmul = torch.matmul(_t9_permute, _t26_reshape)
-    del _t9_permute, _t26_reshape
+    _t12_matmul = torch.matmul(_t10_permute, _t11_reshape)
+    del _t10_permute, _t11_reshape
+    mul_k2 = _t7_matmul  # in place
+    mean_k3_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    std_k3_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    var_k3_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t7_matmul, saved_1, mul_k2, x,
+                         mean_k3_0, std_k3_1, var_k3_2, sum_k5, gradient_of_output_0, sum_k6, workspace)
+    del _t7_matmul, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t19_matmul = torch.matmul(mul_k2, expand_weight).contiguous()
+    _t20_reshape = mul_k2.reshape((8192, 2048))
+    del mul_k2
+    _t21_permute = _t20_reshape.permute((1, 0))
+    del _t20_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t22_matmul = torch.matmul(_t21_permute, _t8_reshape)
+    del _t21_permute, _t8_reshape
+    _t23_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t24_reshape = sum_k6.reshape((512,))
+    del sum_k6
     sum_k4_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     sum_k4_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     workspace = torch.empty(2101248, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t21_matmul, x, mean_k2_0, std_k2_1,
-                         var_k2_2, sum_k4_0, sum_k4_1, workspace)
-    del _t21_matmul, mean_k2_0, std_k2_1, var_k2_2, workspace
-    _t30_reshape = sum_k4_0.reshape((512,))
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t19_matmul, x, mean_k3_0, std_k3_1,
+                         var_k3_2, sum_k4_0, sum_k4_1, workspace)
+    del _t19_matmul, mean_k3_0, std_k3_1, var_k3_2, workspace
+    _t27_reshape = sum_k4_0.reshape((512,))
     del sum_k4_0
-    _t31_reshape = sum_k4_1.reshape((512,))
-    return (_t30_reshape, _t31_reshape, _t24_matmul, _t25_reshape, _t27_matmul, _t17_reshape,)
+    _t28_reshape = sum_k4_1.reshape((512,))
+    return (_t27_reshape, _t28_reshape, _t22_matmul, _t23_reshape, _t12_matmul, _t24_reshape,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, contract_weight, norm_weight, norm_bias,
-                                    expand_weight, expand_bias):
-    """The program of training backward mode: 6 kernels, 5 torch calls."""
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                    contract_weight, expand_weight, norm_weight):
+    """The program of training backward mode: 5 kernels, 4 torch calls."""
     # return x + self.dropout(self.contract(hidden))
-    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
-    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
-    _t9_permute = _t8_reshape.permute((1, 0))
-    del _t8_reshape
-    where_k7_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    mean_k7_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(1050624, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, norm_weight, norm_bias, where_k7_0, mean_k7_1,
-                         add_k7_2, gradient_of_output_0, sum_k6, workspace)
-    del workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t14_linear = torch.nn.functional.linear(add_k7_2, expand_weight, expand_bias).contiguous()
-    _t15_reshape = add_k7_2.reshape((8192, 512))
-    del add_k7_2
-    _t16_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    _t8_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t9_reshape = saved_0.reshape((8192, 512))
+    _t10_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t11_permute = _t10_reshape.permute((1, 0))
+    del _t10_reshape
+    _t12_reshape = saved_2.reshape((8192, 2048))
+    # return x + self.dropout(self.contract(hidden))
+    _t13_matmul = torch.matmul(_t11_permute, _t12_reshape)
+    del _t11_permute, _t12_reshape
+    mul_k2 = _t8_matmul  # in place
     sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t7_matmul, _t14_linear, mul_k3_0, gelu_erf_k3_1,
-                         sum_k5, workspace)
-    del _t7_matmul, _t14_linear, workspace
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t8_matmul, saved_1, mul_k2, sum_k5,
+                         gradient_of_output_0, sum_k6, workspace)
+    del _t8_matmul, workspace
     # hidden = self.activation(self.expand(self.norm(x)))
-    _t20_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
-    _t21_reshape = mul_k3_0.reshape((8192, 2048))
-    del mul_k3_0
-    _t22_permute = _t21_reshape.permute((1, 0))
-    del _t21_reshape
+    _t17_matmul = torch.matmul(mul_k2, expand_weight).contiguous()
+    _t18_reshape = mul_k2.reshape((8192, 2048))
+    del mul_k2
+    _t19_permute = _t18_reshape.permute((1, 0))
+    del _t18_reshape
     # hidden = self.activation(self.expand(self.norm(x)))
-    _t23_matmul = torch.matmul(_t22_permute, _t15_reshape)
-    del _t22_permute, _t15_reshape
-    _t24_reshape = sum_k5.reshape((2048,))
+    _t20_matmul = torch.matmul(_t19_permute, _t9_reshape)
+    del _t19_permute, _t9_reshape
+    _t21_reshape = sum_k5.reshape((2048,))
     del sum_k5
-    _t25_reshape = gelu_erf_k3_1.reshape((8192, 2048))
-    del gelu_erf_k3_1
-    # return x + self.dropout(self.contract(hidden))
-    _t26_matmul = torch.matmul(_t9_permute, _t25_reshape)
-    del _t9_permute, _t25_reshape
-    add_k8 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k9_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(2101248, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t20_matmul, norm_weight, x, mean_k7_1,
-                         where_k7_0, gradient_of_output_0, add_k8, sum_k9_0, sum_k9_1, workspace)
-    del _t20_matmul, mean_k7_1, where_k7_0, workspace
-    _t30_reshape = sum_k9_0.reshape((512,))
-    del sum_k9_0
-    _t31_reshape = sum_k9_1.reshape((512,))
-    return (add_k8, _t30_reshape, _t31_reshape, _t23_matmul, _t24_reshape, _t26_matmul, _t16_reshape,)
+    _t22_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k8_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k8_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(2166784, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, x, _t17_matmul, norm_weight, gradient_of_output_0,
+                         add_k7_2, sum_k8_0, sum_k8_1, workspace)
+    del _t17_matmul, workspace
+    _t28_reshape = sum_k8_0.reshape((512,))
+    del sum_k8_0
+    _t29_reshape = sum_k8_1.reshape((512,))
+    return (add_k7_2, _t28_reshape, _t29_reshape, _t20_matmul, _t21_reshape, _t13_matmul, _t22_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -1125,14 +1060,15 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2,
-        'expand.bias': 3, 'contract.weight': 4, 'contract.bias': 5},
-                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
-        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2,
-        'expand.weight': 3, 'expand.bias': 4, 'contract.weight': 5, 'contract.bias': 6},
-                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
-        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2, 'expand.bias': 3,
+                                         'contract.weight': 4, 'contract.bias': 5}, "saved": (1, 2, 3),
+                               "tensors": ('contract.weight', 'expand.weight'), "orders": (),
+                               "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2, 'expand.weight': 3, 'expand.bias': 4,
+                                         'contract.weight': 5, 'contract.bias': 6}, "saved": (1, 2, 3),
+                               "tensors": ('contract.weight', 'expand.weight', 'norm.weight'), "orders": (),
+                               "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1556,26 +1492,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -1583,7 +1527,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1638,8 +1582,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -1651,6 +1602,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

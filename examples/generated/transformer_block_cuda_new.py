@@ -54,19 +54,19 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_91358f4619ae"
+_KERNELWRIGHT_OPERATORS = "transformer_block_436c7ba4d44c"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add'],
     "kernelwright_training_1": ['k1_gelu_erf'],
-    "kernelwright_training_backward_of_parameters_0": ['k2_mean_moments_add', 'k6_sum'],
-    "kernelwright_training_backward_of_parameters_1": ['k3_mul_gelu_erf', 'k5_sum'],
-    "kernelwright_training_backward_of_parameters_2": ['k4_sum'],
-    "kernelwright_training_backward_0": ['k7_moments_where_mean', 'k6_sum'],
-    "kernelwright_training_backward_1": ['k3_mul_gelu_erf', 'k5_sum'],
-    "kernelwright_training_backward_2": ['k8_mean_add', 'k9_sum'],
+    "kernelwright_training_saving_0": ['k0_mean_moments_add'],
+    "kernelwright_training_saving_1": ['k1_gelu_erf'],
+    "kernelwright_training_backward_of_parameters_0": ['k2_mul', 'k3_mean_moments', 'k5_sum', 'k6_sum'],
+    "kernelwright_training_backward_of_parameters_1": ['k4_sum'],
+    "kernelwright_training_backward_0": ['k2_mul', 'k5_sum', 'k6_sum'],
+    "kernelwright_training_backward_1": ['k7_moments_where_mean', 'k8_sum'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -323,22 +323,67 @@ static const char* k1_gelu_erf(const float* in0, float* out0, void* workspace, c
   return nullptr;
 }
 
-//// k2_mean_moments_add
+//// k2_mul
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
+// points (16777216,)
+// out0 = mul(in0, unfused_add(mul(0.5, add(1, erf(mul(in1, 0.707107)))), mul(in1, mul(exp(mul(square(in1), -0.5)),
+// 0.398942))))
+static __global__ void __launch_bounds__(256) k0_k2_mul(
+    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
+  float x0[4][4];
+  float x1[4][4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    kw_read4(x0[u], in0 + i0);
+    kw_read4(x1[u], in1 + i0);
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
+    const int i0 = p;
+    float y13[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t2 = x1[u][v] * 0.70710677f;
+      const float t3 = kw_erf(t2);
+      const float t4 = 1.0f + t3;
+      const float t5 = 0.5f * t4;
+      const float t6 = x1[u][v] * x1[u][v];
+      const float t7 = t6 * (-0.5f);
+      const float t8 = kw_exp(t7);
+      const float t9 = t8 * 0.3989423f;
+      const float t10 = x1[u][v] * t9;
+      const float t11 = kw_unfused_add(t5, t10);
+      const float t12 = x0[u][v] * t11;
+      y13[v] = t12;
+    }
+    kw_write4(out0 + i0, y13);
+  }
+}
+
+static const char* k2_mul(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
+      0)
+    return "k2_mul: in0, in1, out0 must be aligned to 16 bytes";
+  (void)workspace;
+  KW_LAUNCH("k2_mul", k0_k2_mul, 4096, 256, 0, stream, in0, in1, out0);
+  return nullptr;
+}
+
+//// k3_mean_moments
 // outer (8192,), row (512,)
 // mean0/variance0/deviation0 = moments(in0)
-// out3 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
-// reciprocal(deviation0))), in1), in2)
 // out0 = mean0
 // out1 = deviation0
 // out2 = variance0
-static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3) {
+static __global__ void __launch_bounds__(256) k0_k3_mean_moments(
+    const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
   const int i0 = o;
-  float keep0[4][4];
 
   float b0;
   b0 = in0[i0 * 512];
@@ -356,7 +401,6 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
   for (int u = 0; u < 4; ++u) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      keep0[u][v] = x1[u][v];
       const double apart0 = double(x1[u][v]) - shift0;
       first0 += apart0;
       second0 += apart0 * apart0;
@@ -373,31 +417,6 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
   const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
   const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
 
-  const float t3 = float(deviation0 < 1e+15f);
-  const float t4 = variance0 + 1e-05f;
-  const float t5 = kw_rsqrt(t4);
-  const float t6 = kw_divide(1.0f, deviation0);
-  const float t7 = t3 != float(0) ? t5 : t6;
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const unsigned p = (u * 32u + t) * 4u;
-    const int r0 = p;
-    float x9[4];
-    float x11[4];
-    kw_read4(x9, in1 + r0);
-    kw_read4(x11, in2 + r0);
-    float y13[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = keep0[u][v] - mean0;
-      const float t8 = t2 * t7;
-      const float t10 = t8 * x9[v];
-      const float t12 = kw_unfused_add(t10, x11[v]);
-      y13[v] = t12;
-    }
-    kw_write4(out3 + (i0 * 512 + r0), y13);
-  }
-
   if (t == 0) {
     out0[i0] = mean0;
     out1[i0] = deviation0;
@@ -405,69 +424,12 @@ static __global__ void __launch_bounds__(256) k0_k2_mean_moments_add(
   }
 }
 
-static const char* k2_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
-                                       float* out2, float* out3, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
-       reinterpret_cast<uintptr_t>(out3)) % 16 != 0)
-    return "k2_mean_moments_add: in0, in1, in2, out3 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k2_mean_moments_add", k0_k2_mean_moments_add, 1024, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3);
-  return nullptr;
-}
-
-//// k3_mul_gelu_erf
-// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
-// points (16777216,)
-// out0 = mul(in0, unfused_add(mul(0.5, add(1, erf(mul(in1, 0.707107)))), mul(in1, mul(exp(mul(square(in1), -0.5)),
-// 0.398942))))
-// out1 = gelu_erf(in1)
-static __global__ void __launch_bounds__(256) k0_k3_mul_gelu_erf(
-    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0, float* __restrict__ out1) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  float x0[4][4];
-  float x1[4][4];
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    kw_read4(x0[u], in0 + i0);
-    kw_read4(x1[u], in1 + i0);
-  }
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    float y13[4];
-    float y15[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = x1[u][v] * 0.70710677f;
-      const float t3 = kw_erf(t2);
-      const float t4 = 1.0f + t3;
-      const float t5 = 0.5f * t4;
-      const float t6 = x1[u][v] * x1[u][v];
-      const float t7 = t6 * (-0.5f);
-      const float t8 = kw_exp(t7);
-      const float t9 = t8 * 0.3989423f;
-      const float t10 = x1[u][v] * t9;
-      const float t11 = kw_unfused_add(t5, t10);
-      const float t12 = x0[u][v] * t11;
-      y13[v] = t12;
-      const float t14 = kw_gelu_erf(x1[u][v]);
-      y15[v] = t14;
-    }
-    kw_write4(out0 + i0, y13);
-    kw_write4(out1 + i0, y15);
-  }
-}
-
-static const char* k3_mul_gelu_erf(const float* in0, const float* in1, float* out0, float* out1, void* workspace,
+static const char* k3_mean_moments(const float* in0, float* out0, float* out1, float* out2, void* workspace,
                                    cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0) |
-       reinterpret_cast<uintptr_t>(out1)) % 16 != 0)
-    return "k3_mul_gelu_erf: in0, in1, out0, out1 must be aligned to 16 bytes";
+  if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
+    return "k3_mean_moments: in0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k3_mul_gelu_erf", k0_k3_mul_gelu_erf, 4096, 256, 0, stream, in0, in1, out0, out1);
+  KW_LAUNCH("k3_mean_moments", k0_k3_mean_moments, 1024, 256, 0, stream, in0, out0, out1, out2);
   return nullptr;
 }
 
@@ -832,103 +794,17 @@ static const char* k6_sum(const float* in0, float* out0, void* workspace, cudaSt
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // outer (8192,), row (512,)
 // mean0/variance0/deviation0 = moments(in0)
-// out2 = unfused_add(mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
-// reciprocal(deviation0))), in1), in2)
+// total1 = sum(mul(mul(in1, in2), mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)),
+// reciprocal(deviation0)))))
+// total2 = sum(mul(in1, in2))
+// out2 = unfused_add(in3, mul(where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)), reciprocal(deviation0)),
+// unfused_sub(unfused_sub(mul(in1, in2), mul(mul(sub(in0, mean0), where(lt(deviation0, 1e+15), rsqrt(...),
+// reciprocal(deviation0))), div(total1, 512))), div(total2, 512))))
 // out0 = where(lt(deviation0, 1e+15), rsqrt(add(variance0, 1e-05)), reciprocal(deviation0))
 // out1 = mean0
 static __global__ void __launch_bounds__(256) k0_k7_moments_where_mean(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
-  const unsigned t = threadIdx.x % 32u;  // place in the row's group
-  const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
-  const int i0 = o;
-  float keep0[4][4];
-
-  float b0;
-  b0 = in0[i0 * 512];
-  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
-  double first0 = 0;
-  double second0 = 0;
-  float x1[4][4];
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const unsigned p = (u * 32u + t) * 4u;
-    const int r0 = p;
-    kw_read4(x1[u], in0 + (i0 * 512 + r0));
-  }
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      keep0[u][v] = x1[u][v];
-      const double apart0 = double(x1[u][v]) - shift0;
-      first0 += apart0;
-      second0 += apart0 * apart0;
-    }
-  }
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
-    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
-  }
-  const double centre0 = first0 / 512.0;
-  const double spread0 = second0 / 512.0 - centre0 * centre0;
-  const float mean0 = float(shift0 + centre0);
-  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
-  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
-
-  const float t3 = float(deviation0 < 1e+15f);
-  const float t4 = variance0 + 1e-05f;
-  const float t5 = kw_rsqrt(t4);
-  const float t6 = kw_divide(1.0f, deviation0);
-  const float t7 = t3 != float(0) ? t5 : t6;
-#pragma unroll
-  for (int u = 0; u < 4; ++u) {
-    const unsigned p = (u * 32u + t) * 4u;
-    const int r0 = p;
-    float x9[4];
-    float x11[4];
-    kw_read4(x9, in1 + r0);
-    kw_read4(x11, in2 + r0);
-    float y13[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = keep0[u][v] - mean0;
-      const float t8 = t2 * t7;
-      const float t10 = t8 * x9[v];
-      const float t12 = kw_unfused_add(t10, x11[v]);
-      y13[v] = t12;
-    }
-    kw_write4(out2 + (i0 * 512 + r0), y13);
-  }
-
-  if (t == 0) {
-    out0[i0] = t7;
-    out1[i0] = mean0;
-  }
-}
-
-static const char* k7_moments_where_mean(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
-                                         float* out2, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
-       reinterpret_cast<uintptr_t>(out2)) % 16 != 0)
-    return "k7_moments_where_mean: in0, in1, in2, out2 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k7_moments_where_mean", k0_k7_moments_where_mean, 1024, 256, 0, stream, in0, in1, in2, out0, out1, out2);
-  return nullptr;
-}
-
-//// k8_mean_add
-// transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
-// outer (8192,), row (512,)
-// total0 = sum(mul(mul(in0, in1), mul(sub(in2, in3), in4)))
-// total1 = sum(mul(in0, in1))
-// out0 = unfused_add(in5, mul(in4, unfused_sub(unfused_sub(mul(in0, in1), mul(mul(sub(in2, in3), in4), div(total0,
-// 512))), div(total1, 512))))
-static __global__ void __launch_bounds__(256) k0_k8_mean_add(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    float* __restrict__ out0) {
+    const float* __restrict__ in3, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = block_number * 8u + threadIdx.x / 32u;
@@ -936,90 +812,122 @@ static __global__ void __launch_bounds__(256) k0_k8_mean_add(
   float keep0[4][4];
   float keep1[4][4];
 
-  float b4;
-  b4 = in3[i0];
-  float b6;
-  b6 = in4[i0];
-  double sum0 = 0;
-  double sum1 = 0;
-  float x0[4][4];
+  float b0;
+  b0 = in0[i0 * 512];
+  const double shift0 = b0 - b0 == 0 ? double(b0) : 0.0;
+  double first0 = 0;
+  double second0 = 0;
+  double sum2 = 0;
   float x1[4][4];
+  float x2[4][4];
   float x3[4][4];
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
     const unsigned p = (u * 32u + t) * 4u;
     const int r0 = p;
-    kw_read4(x0[u], in0 + (i0 * 512 + r0));
-    kw_read4(x1[u], in1 + r0);
-    kw_read4(x3[u], in2 + (i0 * 512 + r0));
+    kw_read4(x1[u], in0 + (i0 * 512 + r0));
+    kw_read4(x2[u], in1 + (i0 * 512 + r0));
+    kw_read4(x3[u], in2 + r0);
   }
-  float part0[4] = {};
+  float part2[4] = {};
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      keep0[u][v] = x1[u][v];
+      const float t4 = x2[u][v] * x3[u][v];
+      keep1[u][v] = t4;
+      const double apart0 = double(x1[u][v]) - shift0;
+      first0 += apart0;
+      second0 += apart0 * apart0;
+      part2[v] += t4;
+    }
+  }
+  sum2 += double(((part2[0] + part2[1]) + (part2[2] + part2[3])));
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    first0 += __shfl_xor_sync(0xffffffffu, first0, d);
+    second0 += __shfl_xor_sync(0xffffffffu, second0, d);
+    sum2 += __shfl_xor_sync(0xffffffffu, sum2, d);
+  }
+  const double centre0 = first0 / 512.0;
+  const double spread0 = second0 / 512.0 - centre0 * centre0;
+  const float mean0 = float(shift0 + centre0);
+  const float variance0 = float(spread0 < 0 ? 0.0 : spread0);
+  const float deviation0 = float(spread0 < 0 ? 0.0 : sqrt(spread0));
+  const float total2 = float(sum2);
+
+  const float t6 = float(deviation0 < 1e+15f);
+  const float t7 = variance0 + 1e-05f;
+  const float t8 = kw_rsqrt(t7);
+  const float t9 = kw_divide(1.0f, deviation0);
+  const float t10 = t6 != float(0) ? t8 : t9;
+  double sum1 = 0;
   float part1[4] = {};
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[u][v] * x1[u][v];
-      keep0[u][v] = t2;
-      keep1[u][v] = x3[u][v];
-      const float t5 = x3[u][v] - b4;
-      const float t7 = t5 * b6;
-      const float t8 = t2 * t7;
-      part0[v] += t8;
-      part1[v] += t2;
+      const float t5 = keep0[u][v] - mean0;
+      const float t11 = t5 * t10;
+      const float t12 = keep1[u][v] * t11;
+      part1[v] += t12;
     }
   }
-  sum0 += double(((part0[0] + part0[1]) + (part0[2] + part0[3])));
   sum1 += double(((part1[0] + part1[1]) + (part1[2] + part1[3])));
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
     sum1 += __shfl_xor_sync(0xffffffffu, sum1, d);
   }
-  const float total0 = float(sum0);
   const float total1 = float(sum1);
 
-  const float t12 = total0 * 0.001953125f;
-  const float t15 = total1 * 0.001953125f;
+  const float t16 = total1 * 0.001953125f;
+  const float t19 = total2 * 0.001953125f;
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
     const unsigned p = (u * 32u + t) * 4u;
     const int r0 = p;
-    float x9[4];
-    kw_read4(x9, in5 + (i0 * 512 + r0));
-    float y19[4];
+    float x13[4];
+    kw_read4(x13, in3 + (i0 * 512 + r0));
+    float y23[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t10 = keep1[u][v] - b4;
-      const float t11 = t10 * b6;
-      const float t13 = t11 * t12;
-      const float t14 = kw_unfused_sub(keep0[u][v], t13);
-      const float t16 = kw_unfused_sub(t14, t15);
-      const float t17 = b6 * t16;
-      const float t18 = kw_unfused_add(x9[v], t17);
-      y19[v] = t18;
+      const float t14 = keep0[u][v] - mean0;
+      const float t15 = t14 * t10;
+      const float t17 = t15 * t16;
+      const float t18 = kw_unfused_sub(keep1[u][v], t17);
+      const float t20 = kw_unfused_sub(t18, t19);
+      const float t21 = t10 * t20;
+      const float t22 = kw_unfused_add(x13[v], t21);
+      y23[v] = t22;
     }
-    kw_write4(out0 + (i0 * 512 + r0), y19);
+    kw_write4(out2 + (i0 * 512 + r0), y23);
+  }
+
+  if (t == 0) {
+    out0[i0] = t10;
+    out1[i0] = mean0;
   }
 }
 
-static const char* k8_mean_add(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                               const float* in5, float* out0, void* workspace, cudaStream_t stream) {
+static const char* k7_moments_where_mean(const float* in0, const float* in1, const float* in2, const float* in3,
+                                         float* out0, float* out1, float* out2, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(in2) |
-       reinterpret_cast<uintptr_t>(in5) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k8_mean_add: in0, in1, in2, in5, out0 must be aligned to 16 bytes";
+       reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(out2)) % 16 != 0)
+    return "k7_moments_where_mean: in0, in1, in2, in3, out2 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k8_mean_add", k0_k8_mean_add, 1024, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
+  KW_LAUNCH("k7_moments_where_mean", k0_k7_moments_where_mean, 1024, 256, 0, stream, in0, in1, in2, in3, out0, out1,
+            out2);
   return nullptr;
 }
 
-//// k9_sum
+//// k8_sum
 // transformer_block.py:19: hidden = self.activation(self.expand(self.norm(x)))
 // Part 0: 64 parts of every row.
 // outer (512,), row (8192,)
 // total0 = sum(mul(in0, mul(sub(in1, in2), in3)))
 // total1 = sum(in0)
-static __global__ void __launch_bounds__(256) k0_k9_sum(
+static __global__ void __launch_bounds__(256) k0_k8_sum(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, double* __restrict__ partial0) {
   const unsigned block = blockIdx.x % 4u, part = blockIdx.x / 4u;
@@ -1116,7 +1024,7 @@ static __global__ void __launch_bounds__(256) k0_k9_sum(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k9_sum(
+static __global__ void __launch_bounds__(256) k1_k8_sum(
     float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
@@ -1142,13 +1050,13 @@ static __global__ void __launch_bounds__(256) k1_k9_sum(
   }
 }
 
-static const char* k9_sum(const float* in0, const float* in1, const float* in2, const float* in3, float* out0,
+static const char* k8_sum(const float* in0, const float* in1, const float* in2, const float* in3, float* out0,
                           float* out1, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1)) % 16 != 0)
-    return "k9_sum: in0, in1 must be aligned to 16 bytes";
+    return "k8_sum: in0, in1 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k9_sum", k0_k9_sum, 256, 256, 0, stream, in0, in1, in2, in3, partial0);
-  KW_LAUNCH("k9_sum", k1_k9_sum, 64, 256, 0, stream, out0, out1, partial0);
+  KW_LAUNCH("k8_sum", k0_k8_sum, 256, 256, 0, stream, in0, in1, in2, in3, partial0);
+  KW_LAUNCH("k8_sum", k1_k8_sum, 64, 256, 0, stream, out0, out1, partial0);
   return nullptr;
 }
 
@@ -1171,101 +1079,94 @@ extern "C" const char* kernelwright_training_1(void* const* tensors, void* strea
     return nullptr;
 }
 
-extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void* stream) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
     auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
     auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k2_0_ptr = static_cast<float*>(tensors[3]);
-    auto* std_k2_1_ptr = static_cast<float*>(tensors[4]);
-    auto* var_k2_2_ptr = static_cast<float*>(tensors[5]);
-    auto* add_k2_3_ptr = static_cast<float*>(tensors[6]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[7]);
-    auto* sum_k6_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k2_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, mean_k2_0_ptr, std_k2_1_ptr,
-                                                  var_k2_2_ptr, add_k2_3_ptr, nullptr,
+    auto* add_k0_ptr = static_cast<float*>(tensors[3]);
+    if (const char* failure = k0_mean_moments_add(x_ptr, norm_weight_ptr, norm_bias_ptr, add_k0_ptr, nullptr,
                                                   static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* stream) {
+    auto* _t8_linear_ptr = static_cast<const float*>(tensors[0]);
+    auto* gelu_erf_k1_ptr = static_cast<float*>(tensors[1]);
+    if (const char* failure = k1_gelu_erf(_t8_linear_ptr, gelu_erf_k1_ptr, nullptr,
+                                          static_cast<cudaStream_t>(stream))) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
+    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* x_ptr = static_cast<const float*>(tensors[3]);
+    auto* mean_k3_0_ptr = static_cast<float*>(tensors[4]);
+    auto* std_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* var_k3_2_ptr = static_cast<float*>(tensors[6]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[7]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[9]);
+    auto* workspace = static_cast<char*>(tensors[10]);
+    if (const char* failure = k2_mul(_t7_matmul_ptr, saved_1_ptr, mul_k2_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_mean_moments(x_ptr, mean_k3_0_ptr, std_k3_1_ptr, var_k3_2_ptr, nullptr,
+                                              static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum(mul_k2_ptr, sum_k5_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
     if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace,
                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* stream) {
-    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t15_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
-    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
-    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
-    auto* workspace = static_cast<char*>(tensors[5]);
-    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t15_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr, nullptr,
-                                              static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace,
-                                     static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_of_parameters_2(void* const* tensors, void* stream) {
-    auto* _t21_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t19_matmul_ptr = static_cast<const float*>(tensors[0]);
     auto* x_ptr = static_cast<const float*>(tensors[1]);
-    auto* mean_k2_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* std_k2_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* var_k2_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* mean_k3_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* std_k3_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* var_k3_2_ptr = static_cast<const float*>(tensors[4]);
     auto* sum_k4_0_ptr = static_cast<float*>(tensors[5]);
     auto* sum_k4_1_ptr = static_cast<float*>(tensors[6]);
     auto* workspace = static_cast<char*>(tensors[7]);
-    if (const char* failure = k4_sum(_t21_matmul_ptr, x_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, sum_k4_0_ptr,
+    if (const char* failure = k4_sum(_t19_matmul_ptr, x_ptr, mean_k3_0_ptr, std_k3_1_ptr, var_k3_2_ptr, sum_k4_0_ptr,
                                      sum_k4_1_ptr, workspace, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
-    auto* x_ptr = static_cast<const float*>(tensors[0]);
-    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* norm_bias_ptr = static_cast<const float*>(tensors[2]);
-    auto* where_k7_0_ptr = static_cast<float*>(tensors[3]);
-    auto* mean_k7_1_ptr = static_cast<float*>(tensors[4]);
-    auto* add_k7_2_ptr = static_cast<float*>(tensors[5]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k6_ptr = static_cast<float*>(tensors[7]);
-    auto* workspace = static_cast<char*>(tensors[8]);
-    if (const char* failure = k7_moments_where_mean(x_ptr, norm_weight_ptr, norm_bias_ptr, where_k7_0_ptr,
-                                                    mean_k7_1_ptr, add_k7_2_ptr, nullptr,
-                                                    static_cast<cudaStream_t>(stream))) return failure;
+    auto* _t8_matmul_ptr = static_cast<const float*>(tensors[0]);
+    auto* saved_1_ptr = static_cast<const float*>(tensors[1]);
+    auto* mul_k2_ptr = static_cast<float*>(tensors[2]);
+    auto* sum_k5_ptr = static_cast<float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* sum_k6_ptr = static_cast<float*>(tensors[5]);
+    auto* workspace = static_cast<char*>(tensors[6]);
+    if (const char* failure = k2_mul(_t8_matmul_ptr, saved_1_ptr, mul_k2_ptr, nullptr,
+                                     static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k5_sum(mul_k2_ptr, sum_k5_ptr, workspace,
+                                     static_cast<cudaStream_t>(stream))) return failure;
     if (const char* failure = k6_sum(gradient_of_output_0_ptr, sum_k6_ptr, workspace,
                                      static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* stream) {
-    auto* _t7_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t14_linear_ptr = static_cast<const float*>(tensors[1]);
-    auto* mul_k3_0_ptr = static_cast<float*>(tensors[2]);
-    auto* gelu_erf_k3_1_ptr = static_cast<float*>(tensors[3]);
-    auto* sum_k5_ptr = static_cast<float*>(tensors[4]);
-    auto* workspace = static_cast<char*>(tensors[5]);
-    if (const char* failure = k3_mul_gelu_erf(_t7_matmul_ptr, _t14_linear_ptr, mul_k3_0_ptr, gelu_erf_k3_1_ptr, nullptr,
-                                              static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k5_sum(mul_k3_0_ptr, sum_k5_ptr, workspace,
-                                     static_cast<cudaStream_t>(stream))) return failure;
-    return nullptr;
-}
-
-extern "C" const char* kernelwright_training_backward_2(void* const* tensors, void* stream) {
-    auto* _t20_matmul_ptr = static_cast<const float*>(tensors[0]);
-    auto* norm_weight_ptr = static_cast<const float*>(tensors[1]);
-    auto* x_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k7_1_ptr = static_cast<const float*>(tensors[3]);
-    auto* where_k7_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[5]);
-    auto* add_k8_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k9_0_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k9_1_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    if (const char* failure = k8_mean_add(_t20_matmul_ptr, norm_weight_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr,
-                                          gradient_of_output_0_ptr, add_k8_ptr, nullptr,
-                                          static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k9_sum(_t20_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k9_0_ptr, sum_k9_1_ptr,
-                                     workspace, static_cast<cudaStream_t>(stream))) return failure;
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t17_matmul_ptr = static_cast<const float*>(tensors[1]);
+    auto* norm_weight_ptr = static_cast<const float*>(tensors[2]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[3]);
+    auto* add_k7_2_ptr = static_cast<float*>(tensors[4]);
+    auto* sum_k8_0_ptr = static_cast<float*>(tensors[5]);
+    auto* sum_k8_1_ptr = static_cast<float*>(tensors[6]);
+    auto* workspace = static_cast<char*>(tensors[7]);
+    auto* where_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mean_k7_1_ptr = reinterpret_cast<float*>(workspace + 32768);
+    if (const char* failure = k7_moments_where_mean(x_ptr, _t17_matmul_ptr, norm_weight_ptr, gradient_of_output_0_ptr,
+                                                    where_k7_0_ptr, mean_k7_1_ptr, add_k7_2_ptr, nullptr,
+                                                    static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k8_sum(_t17_matmul_ptr, x_ptr, mean_k7_1_ptr, where_k7_0_ptr, sum_k8_0_ptr, sum_k8_1_ptr,
+                                     workspace + 65536, static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 """
@@ -1290,120 +1191,115 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
     return (_kernelwright_laid(_t11_add, (131072, 512, 1)),)
 
 
-def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, contract_weight,
-                                                  norm_weight, norm_bias, expand_weight, expand_bias):
-    """The program of training backward of parameters mode: 5 kernels, 5 torch calls."""
+def _kernelwright_training_saving(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias,
+                                  contract_weight, contract_bias):
+    """The program of training saving mode: 2 kernels, 3 torch calls."""
+    add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_0", _stream, x, norm_weight, norm_bias, add_k0)
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t8_linear_shown = torch.nn.functional.linear(add_k0, expand_weight, expand_bias)
+    _t8_linear = _t8_linear_shown.contiguous()
+    gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t8_linear, gelu_erf_k1)
+    # return x + self.dropout(self.contract(hidden))
+    _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
+    # return x + self.dropout(self.contract(hidden))
+    _t11_add = (x + _t10_linear)
+    return (_kernelwright_laid(_t11_add, (131072, 512, 1)), add_k0, _t8_linear_shown, gelu_erf_k1,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                                  contract_weight, expand_weight):
+    """The program of training backward of parameters mode: 5 kernels, 4 torch calls."""
     # return x + self.dropout(self.contract(hidden))
     _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
-    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
-    _t9_permute = _t8_reshape.permute((1, 0))
-    del _t8_reshape
-    mean_k2_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    std_k2_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    var_k2_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    add_k2_3 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(262144, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, norm_weight, norm_bias,
-                         mean_k2_0, std_k2_1, var_k2_2, add_k2_3, gradient_of_output_0, sum_k6, workspace)
-    del workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t15_linear = torch.nn.functional.linear(add_k2_3, expand_weight, expand_bias).contiguous()
-    _t16_reshape = add_k2_3.reshape((8192, 512))
-    del add_k2_3
-    _t17_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
-    workspace = torch.empty(540672, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t7_matmul, _t15_linear, mul_k3_0,
-                         gelu_erf_k3_1, sum_k5, workspace)
-    del _t7_matmul, _t15_linear, workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t21_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
-    _t22_reshape = mul_k3_0.reshape((8192, 2048))
-    del mul_k3_0
-    _t23_permute = _t22_reshape.permute((1, 0))
-    del _t22_reshape
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t24_matmul = torch.matmul(_t23_permute, _t16_reshape)
-    del _t23_permute, _t16_reshape
-    _t25_reshape = sum_k5.reshape((2048,))
-    del sum_k5
-    _t26_reshape = gelu_erf_k3_1.reshape((8192, 2048))
-    del gelu_erf_k3_1
+    _t8_reshape = saved_0.reshape((8192, 512))
+    _t9_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t10_permute = _t9_reshape.permute((1, 0))
+    del _t9_reshape
+    _t11_reshape = saved_2.reshape((8192, 2048))
     # return x + self.dropout(self.contract(hidden))
-    _t27_matmul = torch.matmul(_t9_permute, _t26_reshape)
-    del _t9_permute, _t26_reshape
+    _t12_matmul = torch.matmul(_t10_permute, _t11_reshape)
+    del _t10_permute, _t11_reshape
+    mul_k2 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    mean_k3_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    std_k3_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    var_k3_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(540672, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t7_matmul, saved_1, mul_k2, x,
+                         mean_k3_0, std_k3_1, var_k3_2, sum_k5, gradient_of_output_0, sum_k6, workspace)
+    del _t7_matmul, workspace
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t19_matmul = torch.matmul(mul_k2, expand_weight).contiguous()
+    _t20_reshape = mul_k2.reshape((8192, 2048))
+    del mul_k2
+    _t21_permute = _t20_reshape.permute((1, 0))
+    del _t20_reshape
+    # hidden = self.activation(self.expand(self.norm(x)))
+    _t22_matmul = torch.matmul(_t21_permute, _t8_reshape)
+    del _t21_permute, _t8_reshape
+    _t23_reshape = sum_k5.reshape((2048,))
+    del sum_k5
+    _t24_reshape = sum_k6.reshape((512,))
+    del sum_k6
     sum_k4_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     sum_k4_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     workspace = torch.empty(524288, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_2", _stream, _t21_matmul, x, mean_k2_0, std_k2_1,
-                         var_k2_2, sum_k4_0, sum_k4_1, workspace)
-    del _t21_matmul, mean_k2_0, std_k2_1, var_k2_2, workspace
-    _t30_reshape = sum_k4_0.reshape((512,))
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t19_matmul, x, mean_k3_0, std_k3_1,
+                         var_k3_2, sum_k4_0, sum_k4_1, workspace)
+    del _t19_matmul, mean_k3_0, std_k3_1, var_k3_2, workspace
+    _t27_reshape = sum_k4_0.reshape((512,))
     del sum_k4_0
-    _t31_reshape = sum_k4_1.reshape((512,))
-    return (_t30_reshape, _t31_reshape, _t24_matmul, _t25_reshape, _t27_matmul, _t17_reshape,)
+    _t28_reshape = sum_k4_1.reshape((512,))
+    return (_t27_reshape, _t28_reshape, _t22_matmul, _t23_reshape, _t12_matmul, _t24_reshape,)
 
 
-def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, contract_weight, norm_weight, norm_bias,
-                                    expand_weight, expand_bias):
-    """The program of training backward mode: 6 kernels, 5 torch calls."""
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
+                                    contract_weight, expand_weight, norm_weight):
+    """The program of training backward mode: 5 kernels, 4 torch calls."""
     # return x + self.dropout(self.contract(hidden))
-    _t7_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
-    _t8_reshape = gradient_of_output_0.reshape((8192, 512))
-    _t9_permute = _t8_reshape.permute((1, 0))
-    del _t8_reshape
-    where_k7_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    mean_k7_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(262144, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, norm_weight, norm_bias, where_k7_0, mean_k7_1,
-                         add_k7_2, gradient_of_output_0, sum_k6, workspace)
-    del workspace
-    # hidden = self.activation(self.expand(self.norm(x)))
-    _t14_linear = torch.nn.functional.linear(add_k7_2, expand_weight, expand_bias).contiguous()
-    _t15_reshape = add_k7_2.reshape((8192, 512))
-    del add_k7_2
-    _t16_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    mul_k3_0 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
-    gelu_erf_k3_1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    _t8_matmul = torch.matmul(gradient_of_output_0, contract_weight).contiguous()
+    _t9_reshape = saved_0.reshape((8192, 512))
+    _t10_reshape = gradient_of_output_0.reshape((8192, 512))
+    _t11_permute = _t10_reshape.permute((1, 0))
+    del _t10_reshape
+    _t12_reshape = saved_2.reshape((8192, 2048))
+    # return x + self.dropout(self.contract(hidden))
+    _t13_matmul = torch.matmul(_t11_permute, _t12_reshape)
+    del _t11_permute, _t12_reshape
+    mul_k2 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
     sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
     workspace = torch.empty(540672, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, _t7_matmul, _t14_linear, mul_k3_0, gelu_erf_k3_1,
-                         sum_k5, workspace)
-    del _t7_matmul, _t14_linear, workspace
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, _t8_matmul, saved_1, mul_k2, sum_k5,
+                         gradient_of_output_0, sum_k6, workspace)
+    del _t8_matmul, workspace
     # hidden = self.activation(self.expand(self.norm(x)))
-    _t20_matmul = torch.matmul(mul_k3_0, expand_weight).contiguous()
-    _t21_reshape = mul_k3_0.reshape((8192, 2048))
-    del mul_k3_0
-    _t22_permute = _t21_reshape.permute((1, 0))
-    del _t21_reshape
+    _t17_matmul = torch.matmul(mul_k2, expand_weight).contiguous()
+    _t18_reshape = mul_k2.reshape((8192, 2048))
+    del mul_k2
+    _t19_permute = _t18_reshape.permute((1, 0))
+    del _t18_reshape
     # hidden = self.activation(self.expand(self.norm(x)))
-    _t23_matmul = torch.matmul(_t22_permute, _t15_reshape)
-    del _t22_permute, _t15_reshape
-    _t24_reshape = sum_k5.reshape((2048,))
+    _t20_matmul = torch.matmul(_t19_permute, _t9_reshape)
+    del _t19_permute, _t9_reshape
+    _t21_reshape = sum_k5.reshape((2048,))
     del sum_k5
-    _t25_reshape = gelu_erf_k3_1.reshape((8192, 2048))
-    del gelu_erf_k3_1
-    # return x + self.dropout(self.contract(hidden))
-    _t26_matmul = torch.matmul(_t9_permute, _t25_reshape)
-    del _t9_permute, _t25_reshape
-    add_k8 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k9_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    workspace = torch.empty(524288, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_2", _stream, _t20_matmul, norm_weight, x, mean_k7_1,
-                         where_k7_0, gradient_of_output_0, add_k8, sum_k9_0, sum_k9_1, workspace)
-    del _t20_matmul, mean_k7_1, where_k7_0, workspace
-    _t30_reshape = sum_k9_0.reshape((512,))
-    del sum_k9_0
-    _t31_reshape = sum_k9_1.reshape((512,))
-    return (add_k8, _t30_reshape, _t31_reshape, _t23_matmul, _t24_reshape, _t26_matmul, _t16_reshape,)
+    _t22_reshape = sum_k6.reshape((512,))
+    del sum_k6
+    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    sum_k8_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k8_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    workspace = torch.empty(589824, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, x, _t17_matmul, norm_weight, gradient_of_output_0,
+                         add_k7_2, sum_k8_0, sum_k8_1, workspace)
+    del _t17_matmul, workspace
+    _t28_reshape = sum_k8_0.reshape((512,))
+    del sum_k8_0
+    _t29_reshape = sum_k8_1.reshape((512,))
+    return (add_k7_2, _t28_reshape, _t29_reshape, _t20_matmul, _t21_reshape, _t13_matmul, _t22_reshape,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -1440,14 +1336,15 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
-    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2,
-        'expand.bias': 3, 'contract.weight': 4, 'contract.bias': 5},
-                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
-        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward_of_parameters},
-                                                        {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2,
-        'expand.weight': 3, 'expand.bias': 4, 'contract.weight': 5, 'contract.bias': 6},
-                                                         "tensors": ('contract.weight', 'norm.weight', 'norm.bias',
-        'expand.weight', 'expand.bias'), "orders": (), "run": _kernelwright_training_backward},)},
+    "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
+                 "programs": ({"gives": {'norm.weight': 0, 'norm.bias': 1, 'expand.weight': 2, 'expand.bias': 3,
+                                         'contract.weight': 4, 'contract.bias': 5}, "saved": (1, 2, 3),
+                               "tensors": ('contract.weight', 'expand.weight'), "orders": (),
+                               "run": _kernelwright_training_backward_of_parameters},
+                              {"gives": {0: 0, 'norm.weight': 1, 'norm.bias': 2, 'expand.weight': 3, 'expand.bias': 4,
+                                         'contract.weight': 5, 'contract.bias': 6}, "saved": (1, 2, 3),
+                               "tensors": ('contract.weight', 'expand.weight', 'norm.weight'), "orders": (),
+                               "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -1888,26 +1785,34 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    backward, tensors = ctx.facts["backward"], ctx.saved_tensors
-    if backward is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
-    given = [gradients[place] for place in backward["of"]]
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
     if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    names = (*ctx.places, *ctx.state)
-    needed = ctx.needs_input_grad[5:]
-    wanted = [name for name, n in zip(names, needed) if n]
-    if any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None
-    everything = backward["programs"][-1]["gives"]
-    program = next(p for p in backward["programs"]
-                   if all([name in p["gives"] or name not in everything for name in wanted]))
     saved = dict(zip(names, tensors))
     values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    if program.get("saved"):
+        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
+            return None
+        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
     orders = program["orders"] or (None,) * len(values)
     try:
         values = list(map(_kernelwright_readable, values, orders))
@@ -1915,7 +1820,7 @@ def _kernelwright_gradients(ctx, gradients):
         return None
     found = _kernelwright_run(program, values)
     gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, needed)]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
 class _KernelwrightFailure(RuntimeError):
@@ -1975,8 +1880,15 @@ class _KernelwrightFunction(torch.autograd.Function):
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        program, _ = _kernelwright_backward_of(ctx)
+        if program is not None and program.get("saved"):
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
         return outputs
 
     @staticmethod
@@ -1988,6 +1900,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -7,12 +7,13 @@ results, and gives those of all inputs and parameters that eager's reach.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from kernelwright.adjoint.called import as_called, detached_as_is
+from kernelwright.adjoint.called import as_called, as_computed, detached_as_is
 from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import check_known
+from kernelwright.adjoint.saved import chosen
 from kernelwright.adjoint.table import FLOATS, NoAdjoint
 from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.rule import KINKS, Dropped
@@ -29,7 +30,8 @@ class Backward:
     """Kernels for gradients of a mode: of its parameters alone, or of its inputs, too.
 
     gradients: the graph, which results' gradients it reads and whose it gives. plan: its steps. The plan's tensors are
-    the forward's arguments, the gradients of results, and the model's parameters and buffers.
+    the forward's arguments, the gradients of results, what the forward hands over, and the model's parameters and
+    buffers.
     """
 
     gradients: Gradients
@@ -41,16 +43,17 @@ class Backward:
         return any(isinstance(who, int) for who in self.gradients.gives)
 
 
-def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(),
-                  frozen: Collection[str] = ()) -> tuple[Backward, ...]:
+def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(), frozen: Collection[str] = (),
+                  forward: Graph | None = None) -> tuple[Backward, ...]:
     """The backward of a captured graph: that of its parameters alone, where it has some, and that of all. dropped:
-    rules that its forward was rewritten without. frozen: parameters whose gradients nobody asks for.
+    rules that its forward was rewritten without. frozen: parameters whose gradients nobody asks for. forward: the graph
+    of which a program of calls is planned that hands its backward what is worth it; None where it hands over nothing.
 
     Raises NoAdjoint with the reason why the original computation is to find the gradients, which it does anyway where
     no kernel is made.
     """
     check_known(captured.calls)
-    captured = as_called(captured)
+    original, captured = captured, as_called(captured)
     if captured.asks or captured.carried or captured.left:
         raise NoAdjoint("what a call keeps, or asks of gradients, has no backward of kernels")
     of, wanted = _reaching(captured)
@@ -58,12 +61,27 @@ def make_backward(captured: Graph, device: Device, dropped: Dropped = frozenset(
     parameters = {who for who in wanted if isinstance(who, str)}
     graph = rewrite(captured, device, dropped | {KINKS}).graph
     try:
-        gradients(graph, of, wanted)
+        everything = _gradients(graph, of, wanted)
     except NoAdjoint:  # an operator that rules made, maybe
         graph = captured
+        everything = _gradients(graph, of, wanted)
+    saved = () if forward is None else chosen(
+        everything.graph.outputs, everything.incoming, everything.stands_for, forward, original, device)
     kinds = [parameters, wanted] if parameters and parameters != wanted else [wanted]
-    return tuple(_planned(gradients(graph, of, kind), kind, captured, device, dropped)
+    return tuple(_planned(_gradients(graph, of, kind).reading(saved), kind, captured, device, dropped)
                  for kind in kinds)
+
+
+def _gradients(graph: Graph, of: tuple[int, ...], wanted: Collection[Given]) -> Gradients:
+    """The gradients of a graph in operators as they are called, which stand for those that a forward computes. Raises
+    NoAdjoint."""
+    found, computed = gradients(graph, of, wanted), as_computed(graph)
+    return replace(found, stands_for={form: computed[n] for form, n in found.stands_for.items() if n.op != "detached"})
+
+
+def handed_over(backward: Iterable[Backward]) -> tuple[Node, ...]:
+    """What a forward hands its backward, each once: nodes of its rewritten graph."""
+    return tuple(dict.fromkeys(node for part in backward for node in part.gradients.saved))
 
 
 def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, device: Device,

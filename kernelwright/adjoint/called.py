@@ -26,6 +26,11 @@ CHOOSING = {"amax": frozenset(("max.dim", "adaptive_max_pool1d.default", "adapti
 _SHARING = {"amax": frozenset(("amax.default", "max.default")), "amin": frozenset(("amin.default", "min.default"))}
 
 
+#: What a comparison that chooses a bound, and one that chooses a place, stand for.
+_CLAMPED = {"le": "clamp_min", "ge": "clamp_max"}
+_EXTREMUM = {"argmax": "amax", "argmin": "amin"}
+
+
 def as_called(graph: Graph) -> Graph:
     """The captured graph with the derivatives of the operators that were called, and with nodes for what is detached
     (`detached_as_is`). Raises NoAdjoint where it holds both an operator and another one of the same values."""
@@ -48,6 +53,33 @@ def as_called(graph: Graph) -> Graph:
             own = rebuild(node, tuple(found[i] for i in node.inputs))
             found[node] = turned[own.op](own) if own.op in turned else own
     return replace(graph, outputs=tuple(found[n] for n in graph.outputs))
+
+
+def as_computed(graph: Graph) -> dict[Node, Node]:
+    """By the nodes of a graph that `as_called` has made, maybe rewritten since, those that compute the same values in
+    the forward; where a form is not found again, a node that no forward computes."""
+    found: dict[Node, Node] = {}
+    for node in walk(graph.outputs):
+        with made_for(node.origin):
+            found[node] = _computed(node, tuple(found[i] for i in node.inputs))
+    return found
+
+
+def _computed(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The node that a forward has for one of a differentiated graph, of the forward's inputs."""
+    if node.op == "detached":
+        return inputs[0]
+    if node.op == "where":
+        compared, bound, x = node.inputs
+        if compared.op in _CLAMPED and compared.inputs == (x, bound):
+            return make(_CLAMPED[compared.op], inputs[2], inputs[1])
+    taken = node.inputs[0] if node.op == "reshape" else node
+    if taken.op == "gather" and taken.inputs[1].op in _EXTREMUM:
+        x, places = taken.inputs
+        if places.inputs == (x,) and places["axes"] == (taken["axis"],) and places["keepdim"]:
+            whole = inputs[0].inputs[0] if taken is not node else inputs[0]
+            return make(_EXTREMUM[places.op], whole, axes=places["axes"], keepdim=node.rank == x.rank)
+    return rebuild(node, inputs)
 
 
 def detached_as_is(graph: Graph) -> Graph:

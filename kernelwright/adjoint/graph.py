@@ -2,13 +2,13 @@
 
 The result computes, from what the forward was given and the gradients of its outputs, those of chosen inputs and
 parameters. It holds the forward's own nodes as far as gradients need their values: a plan of it recomputes them inside
-of the kernels that read them.
+of the kernels that read them, but for what the forward hands over (:mod:`kernelwright.adjoint.saved`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kernelwright.adjoint import (  # noqa: F401  (fills the table)
     bounded_losses,
@@ -20,6 +20,7 @@ from kernelwright.adjoint import (  # noqa: F401  (fills the table)
     reductions,
 )
 from kernelwright.adjoint.composites import FORMS, form_of
+from kernelwright.adjoint.saved import with_leaves
 from kernelwright.adjoint.table import ADJOINTS, FLOATS, NoAdjoint, add, named
 from kernelwright.ir.graph import Given, Graph, in_own_order
 from kernelwright.ir.node import Node, made_for, make, rebuild, walk
@@ -32,14 +33,32 @@ GRADIENT = "gradient_of_output"
 class Gradients:
     """The gradients of a graph as a graph.
 
-    graph: its inputs are those of the forward and then the gradients of ``of``; its outputs are those of ``gives``.
-    of: numbers of the forward's outputs. gives: the tensors whose gradients they are, each the place of an input or the
-    name of a parameter.
+    graph: its inputs are those of the forward, then the gradients of ``of``, and then leaves for ``saved``; its outputs
+    are those of ``gives``. of: numbers of the forward's outputs. gives: the tensors whose gradients they are, each the
+    place of an input or the name of a parameter. saved: the forward's nodes of which it reads the values. stands_for:
+    by the nodes that are differentiated, which may be another form, the forward's own.
     """
 
     graph: Graph
     of: tuple[int, ...]
     gives: tuple[Given, ...]
+    saved: tuple[Node, ...] = ()
+    stands_for: Mapping[Node, Node] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def incoming(self) -> tuple[Node, ...]:
+        """The leaves for the gradients of outputs."""
+        end = len(self.graph.inputs) - len(self.saved)
+        return tuple(leaf for leaf in self.graph.inputs[end - len(self.of):end] if leaf is not None)
+
+    def reading(self, saved: Collection[Node]) -> Gradients:
+        """The same gradients of what a forward hands over, as far as they read it. Of gradients that compute it."""
+        forms = {own: node for node, own in self.stands_for.items()}
+        outputs, leaves = with_leaves(self.graph.outputs, [forms[node] for node in saved if node in forms])
+        read = set(walk(outputs))
+        used = {node: leaf for node, leaf in leaves.items() if leaf in read}
+        graph = replace(self.graph, inputs=(*self.graph.inputs, *used.values()), outputs=outputs)
+        return replace(self, graph=graph, saved=tuple(self.stands_for[node] for node in used))
 
 
 def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gradients:
@@ -65,7 +84,7 @@ def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gra
         raise NoAdjoint("no input and no parameter is reached")
     results = tuple(in_own_order_of(leaves[who], found[leaves[who]]) for who in gives)
     return Gradients(Graph((*graph.inputs, *given), results, tuple(range(len(results))), (), graph.training),
-                     tuple(of), gives)
+                     tuple(of), gives, stands_for={form: node for node, form in reversed(formed.items())})
 
 
 def in_own_order_of(leaf: Node, gradient: Node) -> Node:

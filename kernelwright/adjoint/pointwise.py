@@ -200,8 +200,8 @@ _TERMS: dict[str, Terms] = {
     "atanh": _one(lambda g, y, x: mul(g, div(1.0, sub(1.0, _squared(x))))),
     "erf": _one(lambda g, y, x: mul(mul(2.0 / sqrt(pi), apply("exp", neg(_squared(x)))), g)),
     "tanh": _one(lambda g, y, x: mul(g, sub(1.0, _squared(y)))),
-    # What is NaN is not below a bound, and passes.
-    "relu": _one(lambda g, y, x: where(apply("le", x, 0.0), 0.0, g)),
+    # What is NaN is not below a bound, and passes. The result is what the next layer has stored.
+    "relu": _one(lambda g, y, x: where(apply("le", y, 0.0), 0.0, g)),
     "sigmoid": _one(lambda g, y, x: mul(mul(g, sub(1.0, y)), y)),
     "gelu_erf": _one(_gelu_erf), "gelu_tanh": _one(_gelu_tanh), "silu": _one(_silu), "mish": _one(_mish),
     "hardswish": _one(_hardswish),

@@ -190,10 +190,13 @@ def _norm(node: Node, g: Node, wanted: Sequence[bool], x: Node, axes: tuple[int,
     else:
         scale = apply("rsqrt", add(reduce("mean", apply("square", x), axes), node["eps"]))
         unit = mul(x, scale)
-    own = mul(g, reshape(_wide(extras[0]), shape)) if extras else g
     of_x = None
     if wanted[0]:
-        found = _through(unit, scale, own, axes, centred=centred)
+        weight = reshape(_wide(extras[0]), shape) if extras else None
+        if weight is not None and all(shape[a] == 1 for a in axes):  # one for all that is summed: sums are of g alone
+            found = _through(unit, mul(scale, weight), g, axes, centred=centred)
+        else:
+            found = _through(unit, scale, g if weight is None else mul(g, weight), axes, centred=centred)
         of_x = cast(reshape(found, node.inputs[0].shape), node.inputs[0].dtype)
     return (of_x, *_affine(unit, g, extras, wanted[1:], shape))
 

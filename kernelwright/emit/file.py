@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from kernelwright.adjoint.backward import Backward
+from kernelwright.adjoint.backward import Backward, handed_over
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded, names_in, used
@@ -61,13 +61,15 @@ _WIDTH = 118
 OF_PROGRAM = ("run", "given")
 #: Ends the name of the program of a mode's gradients.
 BACKWARD = "backward"
+#: Ends the name of the program of a mode that hands its backward what it has computed.
+SAVING = "saving"
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One mode to emit: its plan, a model in that mode, example inputs, whether its calls record gradients, whether it
-    runs as a CUDA graph where it can, in a file for several floating-point types which of them it serves, and the
-    kernels of its backward."""
+    runs as a CUDA graph where it can, in a file for several floating-point types which of them it serves, the kernels
+    of its backward, and the plan of calls that hand these what they have computed."""
 
     mode: str
     plan: Plan
@@ -77,12 +79,20 @@ class Variant:
     graph: bool = False
     dtype: str = ""
     backward: tuple[Backward, ...] = ()
+    saving: Plan | None = None
 
     def programs(self) -> Iterator[tuple[str, Plan]]:
         """The programs of the mode: their names and plans."""
         yield self.mode, self.plan
+        if self.saving is not None:
+            yield self.saving_name, self.saving
         for number, backward in enumerate(self.backward):
             yield self.backward_name(number), backward.plan
+
+    @property
+    def saving_name(self) -> str:
+        """The name of the program that hands the backward what it has computed."""
+        return f"{self.mode}_{SAVING}"
 
     def backward_name(self, number: int) -> str:
         """The name of a program of gradients."""
@@ -220,6 +230,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         **conditions_of(target), "KERNELS": bool(kernels.launchers), "UNITS": kernels.pieces,
         "SIZED": sized is not None, "TYPED": bool(dtypes),
         "EMBEDDED": bool(libraries),
+        "SAVING": any(v.saving is not None for v in variants),
         "TOGETHER": "kw_launch_together(" in kernels.text,
         "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
@@ -263,28 +274,38 @@ def backward_text(variant: Variant, served: Mapping[str, str]) -> str:
     """What a backward by kernels is told of its program.
 
     of: by their places those computed results whose gradients it reads. frozen: parameters of whose gradients nothing
-    is known. programs: those of fewer gradients first. gives: by input's place or parameter's name the place of its
-    gradient among the results. tensors: of the model, which follow arguments and gradients. orders: of the axes of all
-    of these in memory, None of the usual one; () where no tensor has another.
+    is known. saving: the program of calls that hand over what they have computed, and how many results of the model
+    come first; left out where none does. programs: those of fewer gradients first. gives: by input's place or
+    parameter's name the place of its gradient among the results. saved: places of what it reads among the results of
+    the program of calls. tensors: of the model, which follow arguments, gradients and what was saved. orders: of the
+    axes of all of these in memory, None of the usual one; () where no tensor has another.
     """
     if not variant.backward:
         return "None"
     computed = computed_results(variant.plan)
     of = tuple(computed.index(variant.plan.results[number]) for number in variant.backward[0].gradients.of)
-    programs = ", ".join(_program_text(backward, served[variant.backward_name(number)])
+    saving, saved = "", dict[Node, int]()
+    if variant.saving is not None:
+        made = computed_results(variant.saving)
+        nodes = handed_over(variant.backward)
+        saved = {node: made.index(result) for node, result in zip(nodes, variant.saving.results[-len(nodes):],
+                                                                  strict=True)}
+        saving = f'"saving": {{"run": _kernelwright_{served[variant.saving_name]}, "results": {len(computed)}}}, '
+    programs = ", ".join(_program_text(backward, served[variant.backward_name(number)], saved)
                          for number, backward in enumerate(variant.backward))
-    return f'{{"of": {literal(of)}, "frozen": {literal(frozen(variant.model))}, "programs": ({programs},)}}'
+    return f'{{"of": {literal(of)}, "frozen": {literal(frozen(variant.model))}, {saving}"programs": ({programs},)}}'
 
 
-def _program_text(backward: Backward, name: str) -> str:
-    """What is told of one program of gradients."""
+def _program_text(backward: Backward, name: str, saved: Mapping[Node, int]) -> str:
+    """What is told of one program of gradients. saved: the places of what a call hands over."""
     plan, made = backward.plan, backward.gradients
     results = computed_results(plan)
     gives = {who: results.index(node) for who, node in zip(made.gives, plan.results, strict=True)}
     tensors = plan_tensors(plan)
     leaves = [*(leaf for leaf in plan.graph.inputs if leaf is not None), *tensors.values()]
     orders = tuple(leaf.get("order") for leaf in leaves)
-    return (f'{{"gives": {literal(gives)}, "tensors": {literal(tuple(tensors))}, '
+    places = f'"saved": {literal(tuple(saved[node] for node in made.saved))}, ' if saved else ""
+    return (f'{{"gives": {literal(gives)}, {places}"tensors": {literal(tuple(tensors))}, '
             f'"orders": {literal(orders if any(orders) else ())}, "run": _kernelwright_{name}}}')
 
 

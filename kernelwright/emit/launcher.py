@@ -87,7 +87,8 @@ def make_launcher(name: str, steps: list[KernelStep], sources: Mapping[KernelSte
     writable = set(allocated)
     for place, argument in enumerate(arguments):
         if isinstance(argument, str):
-            names[argument] = f"{ascii_word(argument)}_out{place}"
+            word = ascii_word(argument)  # a module of a list is called by its number
+            names[argument] = f"{'_' * word[:1].isdigit()}{word}_out{place}"
             lines.append("    " + target.syntax.pointer(names[argument], updated[argument], f"tensors[{place}]"))
             continue
         names[argument] = c_name(identifier(argument))

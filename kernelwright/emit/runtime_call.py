@@ -3,7 +3,7 @@ their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
 TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes; TYPED: it
-serves several floating-point types.
+serves several floating-point types; SAVING: calls hand a backward by kernels what they have computed.
 """
 
 ONCE = '''\
@@ -238,8 +238,19 @@ class _KernelwrightFunction(torch.autograd.Function):
                            if name in facts["updated"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
+        if SAVING:
+            program, _ = _kernelwright_backward_of(ctx)
+            if program is not None and program.get("saved"):
+                saving = facts["backward"]["saving"]
+                made = _kernelwright_run(saving, values)
+                outputs = made[:saving["results"]]
+                ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
+            else:
+                outputs = _kernelwright_run(facts, values)
+                ctx.save_for_backward(*tensors)
+        else:
+            ctx.save_for_backward(*tensors)
+            outputs = _kernelwright_run(facts, values)
         if RESULTS:
             # Eager's result has a gradient where a tensor that it reaches requires one.
             blind = [facts["results"][number][1] for number in facts["computed"]]
@@ -259,6 +270,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
             # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
             given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
                      for t, n in zip(ctx.saved_tensors, needed)]
             inputs = list(ctx.inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from kernelwright.adjoint.backward import Backward, make_backward
 from kernelwright.adjoint.table import NoAdjoint
+from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.forms import flat
 from kernelwright.codegen.reference.plan import run_plan, values_of
@@ -29,7 +31,7 @@ def wrong_gradients(model: nn.Module, inputs: list[Any], places: Mapping[str, in
     the numbers of its graph's results by path."""
     try:
         graph = capture(model, inputs, recording=True)
-        backwards = make_backward(graph, device)
+        backwards = make_backward(graph, device, forward=rewrite(graph, device).graph)
     except (NotCapturable, NoAdjoint):
         return None
     found = [_wrong(backward, graph, model, inputs, places) for backward in backwards]
@@ -58,8 +60,9 @@ def _wrong(backward: Backward, graph: Graph, model: nn.Module, inputs: list[Any]
     except RuntimeError:  # it writes into its inputs, or has no derivative in float64
         return None
     values = values_of(model, graph, inputs)
+    handed = evaluated(replace(graph, outputs=made.saved), values)[:len(made.saved)]
     names = [leaf["name"] for leaf in made.graph.inputs[len(graph.inputs):] if leaf is not None]
-    values |= dict(zip(names, directions, strict=True))
+    values |= dict(zip(names, [*directions, *handed], strict=True))
     noise = max(narrowest(made.graph), 1e-7)  # some constants are rounded to float32 in a model
     if wrong := disagreement(evaluated(made.graph, values), made.graph, values, list(expected), noise):
         return f"its graph: {wrong}"

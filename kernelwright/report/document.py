@@ -57,4 +57,5 @@ def mode_json(mode: Mode) -> dict[str, Any]:
         "rewritten_seconds": plain(mode.rewritten_seconds),
         "steps": plain(mode.steps),
         "regions": plain(mode.regions),
+        "backward": plain(mode.backward),
     }

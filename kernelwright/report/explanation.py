@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelwright.records import Mode, ResultRecord, RuleUse
 from kernelwright.report.groups import mode_groups
 from kernelwright.report.layout import Page
-from kernelwright.report.text import graphs, headline, kept, kernels, notes, work
+from kernelwright.report.text import backward, graphs, headline, kept, kernels, notes, work
 
 
 def render_explanation(result: ResultRecord, *, colour: bool = False, width: int = 100, verbose: bool = False) -> str:
@@ -24,6 +24,7 @@ def render_explanation(result: ResultRecord, *, colour: bool = False, width: int
             graphs(page, mode, label)
         _steps(page, mode, "Algebra, step by step" + label, verbose=verbose)
         kernels(page, mode, "What the kernels would do" + label)
+        backward(page, group, "What the kernels of the backward would do", label)
         kept(page, mode, "Stays with PyTorch" + label)
         work(page, mode, "Work of one forward" + label)
     notes(page, result)

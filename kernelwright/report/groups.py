@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelwright.records import Kept, Mode, ResultRecord, RuleUse, words_of
+from kernelwright.records import BackwardUse, Kept, Mode, ResultRecord, RuleUse, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,11 @@ class ModeGroup:
     def first(self) -> Mode:
         """The mode that stands for all."""
         return self.modes[0]
+
+    @property
+    def backward(self) -> tuple[BackwardUse, ...]:
+        """The programs of gradients, of one of the modes that have some: others of the group compute the same."""
+        return next((mode.backward for mode in self.modes if mode.backward), ())
 
     def words(self) -> str:
         """``training and inference``."""

@@ -25,6 +25,7 @@ def render_text(result: ResultRecord, *, colour: bool = False, width: int = 100,
         if verbose:
             graphs(page, group.first, label)
         kernels(page, group.first, "What the kernels do" + label)
+        backward(page, group, "What the kernels of the backward do", label)
         _rules(page, group.first, "Algebra" + label)
         kept(page, group.first, "Stays with PyTorch" + label)
         work(page, group.first, "Work of one forward" + label)
@@ -96,6 +97,20 @@ def kernels(page: Page, mode: Mode, title: str) -> None:
     page.heading(title)
     for kernel in mode.kernels:
         _kernel(page, kernel)
+
+
+def backward(page: Page, group: ModeGroup, title: str, label: str) -> None:
+    """Each kernel of each program of gradients, with the time that none like it can beat, and what calls hand over."""
+    for use in group.backward:
+        page.heading(f"{title}, for {use.of}{label}")
+        least = {step.name: step.least_seconds for step in use.steps if step.is_kernel}
+        for kernel in use.kernels:
+            _kernel(page, kernel)
+            if kernel.name in least:
+                page.paragraph(f"takes {units.seconds(least[kernel.name])} or more on this device", "dim", indent=4)
+        if use.saved:
+            page.paragraph(f"reads {units.memory(use.saved_bytes)} that the call hands over: {_covered(use.saved)}")
+        page.paragraph(f"roofline of this device: {units.seconds(use.floor_seconds)}: {use.floor_words}", hanging=4)
 
 
 def _kernel(page: Page, kernel: KernelUse) -> None:

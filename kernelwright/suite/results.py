@@ -18,7 +18,7 @@ SCHEMA = 1
 FILE = "results.jsonl"
 VERIFIED = "verified"
 #: Fields of a mode that records leave out: they grow with the model, and stand in the report of each file.
-IN_FULL = ("graph", "rewritten", "captured_steps", "steps")
+IN_FULL = ("graph", "rewritten", "captured_steps", "steps", "backward")
 
 
 class Record(TypedDict):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from kernelwright.records import KernelUse, Mode, RuleUse, Step
+from kernelwright.records import BackwardUse, KernelUse, Mode, RuleUse, Step
 from kernelwright.report import units
 from kernelwright.report.html.program import MEASURED, modelled_seconds
 from kernelwright.report.text import figures
@@ -19,6 +20,18 @@ def kernels(mode: Mode, texts: Mapping[str, str], launch: float) -> list[dict[st
             calls[step.name] = calls.get(step.name, 0) + 1
     return [_kernel(mode, kernel, calls.get(kernel.name, 1), texts.get(kernel.name, ""), launch)
             for kernel in {kernel.name: kernel for kernel in mode.kernels}.values()]
+
+
+def backward(mode: Mode, use: BackwardUse, texts: Mapping[str, str]) -> dict[str, Any]:
+    """A program of gradients: its kernels, each with the time that no version of it beats, and what calls hand over."""
+    own = replace(mode, kernels=use.kernels, steps=use.steps, regions=())
+    least = {step.name: step.least_seconds for step in use.steps if step.is_kernel}
+    found = kernels(own, texts, 0.0)
+    for kernel in found:
+        if kernel["name"] in least:
+            kernel["why"] = [f"No version of it takes less than {units.seconds(least[kernel['name']])} on this device."]
+    return {"of": use.of, "kernels": found, "floor": f"{units.seconds(use.floor_seconds)}: {use.floor_words}",
+            "saved": [*dict.fromkeys(use.saved)], "memory": units.memory(use.saved_bytes)}
 
 
 def _kernel(mode: Mode, kernel: KernelUse, calls: int, text: str, launch: float) -> dict[str, Any]:

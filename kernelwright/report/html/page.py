@@ -60,6 +60,7 @@ def _group(group: ModeGroup, result: ResultRecord, texts: dict[str, str], labell
         "before": graphs.graph_before(mode) if mode.captured_steps else None,
         "after": graphs.graph_after(mode) if mode.steps else None,
         "kernels": kernels.kernels(mode, texts, device.launch_seconds if device is not None else 0.0),
+        "backward": [kernels.backward(mode, use, texts) for use in group.backward],
         "rules": [{"use": found.first, "count": found.count, "places": found.places()}
                   for found in rule_groups(mode.rules)],
         "kept": [{"why": why, "operators": operators_in_words(entries), "count": len(entries)}

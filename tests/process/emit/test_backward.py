@@ -3,7 +3,9 @@ computation where kernels are not for it."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -100,6 +102,19 @@ PROBLEMS = {
             tokens = torch.randint(0, 11, (4, 6))
             tokens[0] = 0
             return [tokens, torch.randint(0, 11, (4, 6)), torch.tensor([0, 3, 1, 1, 7, -1])]
+    ''',
+    # Eager keeps its result for the backward, too.
+    "kept result": '''
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(32, 24)
+
+            def forward(self, x):
+                return torch.softmax(self.linear(x) * 2.0, 1)
+
+        def get_inputs():
+            return [torch.randn(16, 32)]
     ''',
     "no parameters": '''
         class Model(nn.Module):
@@ -223,16 +238,17 @@ def test_gradients_of_gradients(emitted):
     assert_near(list(found[1]), list(found[0]), 1e-4)
 
 
-def test_several_backward_passes(emitted):
-    original, made, _ = emitted["norms"]
+@pytest.mark.parametrize("name", ["norms", "layers"])
+def test_several_backward_passes(emitted, name):
+    original, made, _ = emitted[name]
     old, new, inputs = models(original, made)
     sums = []
     for model in (old, new):
         given = prepared(inputs)
-        total = sum(t.sum() for t in model(*given))
+        total = sum(t.sum() for t in results(model(*given)))
         total.backward(retain_graph=True)
         total.backward()
-        sums.append([x.grad for x in given])
+        sums.append([x.grad for x in given if x.is_floating_point()])
         with pytest.raises(RuntimeError, match="backward through the graph a second time"):
             total.backward()
     assert_near(sums[1], sums[0])
@@ -282,14 +298,15 @@ def test_hooks_see_and_change_gradients(emitted):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints(emitted, reentrant):
-    original, made, _ = emitted["norms"]
+@pytest.mark.parametrize("name", ["norms", "layers"])
+def test_checkpoints(emitted, name, reentrant):
+    original, made, _ = emitted[name]
     old, new, inputs = models(original, made)
     found = []
     for model in (old, new):
         given = prepared(inputs)
-        sum(t.sum() for t in checkpoint(model, *given, use_reentrant=reentrant)).backward()
-        found.append([x.grad for x in given] + [p.grad for p in model.parameters()])
+        sum(t.sum() for t in results(checkpoint(model, *given, use_reentrant=reentrant))).backward()
+        found.append([x.grad for x in given if x.is_floating_point()] + [p.grad for p in model.parameters()])
     assert_near(found[1], found[0])
 
 
@@ -302,6 +319,140 @@ def test_what_is_changed_before_the_backward_raises(emitted):
             model.scale.add_(1.0)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             value.backward()
+
+
+def programs(source: str) -> dict[str, str]:
+    """The run functions of a file, by their names without what all have in common."""
+    parts = source.split("def _kernelwright_training")[1:]
+    return {part.split("(")[0]: part.split("return (")[0] for part in parts}
+
+
+@pytest.mark.parametrize(("name", "call"), [("layers", "functional.linear("), ("image", "functional.conv2d(")])
+def test_products_are_not_computed_again(emitted, name, call):
+    found = programs(emitted[name][2])
+    assert call in found[""] and call in found["_saving"]
+    assert "saved_0" in found["_backward"] and call not in found["_backward"] + found["_backward_of_parameters"]
+
+
+def test_what_is_cheap_is_computed_again(emitted):
+    found = programs(emitted["no parameters"][2])
+    assert "_backward" in found and "_saving" not in found
+
+
+@contextmanager
+def noted_copies(kept: list[torch.Tensor]) -> Iterator[None]:
+    """Inside, autograd keeps copies of what a backward reads, which are noted."""
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.detach().clone())
+        return kept[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield
+
+
+def test_hooks_see_what_a_call_hands_over_and_it_is_freed(emitted):
+    original, made, _ = emitted["layers"]
+    old, new, inputs = models(original, made)
+    found = []
+    for model in (old, new):
+        kept: list[torch.Tensor] = []
+        given = prepared(inputs)
+        with noted_copies(kept):
+            value = model(*given)
+        with torch.no_grad():
+            first = torch.nn.functional.linear(given[0], model.first.weight, model.first.bias)
+        assert any(t.shape == first.shape and torch.allclose(t, first, atol=1e-5) for t in kept)
+        held = [weakref.ref(t) for t in kept]
+        kept.clear()
+        value.backward()
+        found.append([given[0].grad, *(p.grad for p in model.parameters())])
+        assert not [t for t in held if t() is not None]
+    assert_near(found[1], found[0])
+
+
+def test_two_calls_before_one_backward(emitted):
+    original, made, _ = emitted["layers"]
+    old, new, inputs = models(original, made)
+    other = [torch.randn_like(inputs[0]) * 2.0, inputs[1].flip(0)]
+    found = []
+    for model in (old, new):
+        one, two = prepared(inputs), prepared(other)
+        values = [model(*one), model(*two)]
+        (values[0] * 3.0 + values[1]).backward()
+        found.append([one[0].grad, two[0].grad, *(p.grad for p in model.parameters())])
+    assert_near(found[1], found[0])
+
+
+def test_steps_in_threads(emitted):
+    original, made, _ = emitted["layers"]
+    _, new, inputs = models(original, made)
+
+    def gradient(scale: float) -> torch.Tensor:
+        x = (inputs[0] * scale).requires_grad_()
+        return torch.autograd.grad(new(x, inputs[1]), x)[0]
+
+    scales = [0.5, 1.0, 1.5, 2.0] * 4
+    expected = [gradient(scale) for scale in scales]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(gradient, scales))
+    assert_near(found, expected, 1e-6)
+
+
+def test_calls_without_gradients_hand_nothing_over(emitted):
+    original, made, _ = emitted["layers"]
+    _, new, inputs = models(original, made)
+    saving = made._KERNELWRIGHT_TRAINING["backward"]["saving"]
+    run, called = saving["run"], []
+    saving["run"] = lambda *given: called.append(True) or run(*given)
+    try:
+        with torch.no_grad():
+            new(*inputs)
+        for parameter in new.parameters():
+            parameter.requires_grad_(False)
+        new(*inputs)
+        assert not called
+        new(*prepared(inputs))
+        assert called
+    finally:
+        saving["run"] = run
+
+
+def test_a_result_that_eager_keeps_is_handed_over_itself(emitted):
+    original, made, source = emitted["kept result"]
+    assert "functional.linear(" not in programs(source)["_backward"]
+    assert '"saving": {"run": _kernelwright_training, ' in source, "the program of other calls has it, too"
+    for model in models(original, made)[:2]:
+        x = torch.randn(16, 32, requires_grad=True)
+        result = model(x)
+        total = (result * 1.0).square().sum()
+        result.detach().mul_(2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_who_writes_into_results_spoils_no_gradient(emitted, name):
+    """Eager raises where it needs a result; kernels may have another need of it, and then raise or are right."""
+    original, made, _ = emitted[name]
+    old, new, inputs = models(original, made)
+    found, refused = [], []
+    for model in (old, new):
+        given = prepared(inputs)
+        made_of = results(model(*given))
+        sums = sum((t * 1.0).sum() for t in made_of)
+        with torch.no_grad():
+            for result in made_of:
+                result.mul_(3.0)
+        try:
+            sums.backward()
+            refused.append(False)
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            refused.append(True)
+        found.append([x.grad for x in given if x.is_floating_point()] + [p.grad for p in model.parameters()])
+    assert refused[0] or not refused[1]
+    if not any(refused):
+        assert_near(found[1], found[0])
 
 
 def test_the_original_finds_what_kernels_are_not_for(emitted):
@@ -393,11 +544,12 @@ def test_a_backward_that_eager_refuses_is_refused(tmp_path):
 
 
 def test_a_backward_on_the_emulated_device(tmp_path):
-    path = tmp_path / "norms.py"
+    path = tmp_path / "layers.py"
     path.write_text("import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
-                    + PROBLEMS["norms"].replace("\n        ", "\n").strip() + "\n")
+                    + PROBLEMS["layers"].replace("\n        ", "\n").strip() + "\n")
     found = kernelwright.optimize(path, target="cuda", effort="quick", baselines="none")
     assert '"run": _kernelwright_training_backward' in found.source
+    assert '"run": _kernelwright_training_saving' in found.source
     assert [n for n in found.notes if n.startswith("Checked by emulation") and "training mode" in n], found.notes
 
 

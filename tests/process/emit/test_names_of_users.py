@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import kernelwright
 from kernelwright.build.emulation import load_emulated
 from kernelwright.build.module import load_text
 from kernelwright.codegen.generate import TARGETS
@@ -75,3 +76,10 @@ def test_names(target):
 def test_c_names():
     assert ascii_word("größe.0") == "gr__e_0"
     assert c_name("M_PI") == "M_PI_ptr"
+
+
+def test_buffers_of_modules_that_are_called_by_numbers_have_names_in_kernels():
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(), nn.Linear(16, 4)).train()
+    found = kernelwright.explain(model, inputs=(torch.randn(32, 8),), target="cpp", device=GENERIC_CPU)
+    kernels = found.source[found.source.index("_KERNELWRIGHT_SOURCE = "):]
+    assert "1_running_mean_out" in kernels and not re.search(r"(?<![\w.])\d+_[a-z]", kernels)

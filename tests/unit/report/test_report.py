@@ -13,7 +13,7 @@ from torch import nn
 
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.plan.describe import tiling_words
-from kernelwright.records import ContractionUse, Kept, KernelUse, Mode, RuleUse, Work
+from kernelwright.records import BackwardUse, ContractionUse, Kept, KernelUse, Mode, RuleUse, Step, Work
 from kernelwright.report import as_json, render_explanation, render_text, units
 from kernelwright.report.layout import Page
 from kernelwright.result import Result
@@ -269,3 +269,26 @@ def test_text_of_others_is_no_markup_and_stays_whole():
         assert lines[-3] == "  " + graph.rstrip()
         assert lines[-2:] == ["                [b]", "  [red]x[/red]  " + "y" * 200]
         assert set(re.findall(r"\x1b\[([\d;]*)m", page.text())) == ({"0", "2", "32", "33"} if colour else set())
+
+
+def backward_use() -> BackwardUse:
+    step = Step("k4_mul_sum", "model.py:9: x = x.mean((2, 3))", 1000, 4096, 3e-6, 2e-6, is_kernel=True)
+    own = dataclasses.replace(KERNEL, name="k4_mul_sum", meaning="sum over rows")
+    return BackwardUse("parameters alone", (own,), (KEPT,), (step,), 7e-6, "one read of the gradients",
+                       ("linear (model.py:10: self.fc(x))",), 2048)
+
+
+def test_kernels_of_the_backward_are_listed_with_the_least_that_they_take():
+    found = result(mode("training", backward=(backward_use(),)), mode("inference"))
+    for text in (render_text(found), render_explanation(found)):
+        heading = next(line for line in text.split("\n") if "of the backward" in line)
+        assert heading.endswith(", for parameters alone")
+        part = text[text.index(heading):]
+        assert "k4_mul_sum (region sum)" in part
+        assert "takes 2.00 us or more on this device" in part
+        assert "reads 2.05 kB that the call hands over: linear (model.py:10)" in part
+        assert "roofline of this device: 7.00 us: one read of the gradients" in part
+        assert text.count("of the backward") == 1
+    document = json.loads(json.dumps(as_json(found), allow_nan=False))["modes"]
+    assert document[0]["backward"][0]["saved_bytes"] == 2048 and document[1]["backward"] == []
+    assert document[0]["backward"][0]["steps"][0]["least_seconds"] == 2e-6

@@ -8,7 +8,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from test_report import CONTRACTION, KERNEL, certificate, measured, mode, result, timing
+from test_report import CONTRACTION, KERNEL, backward_use, certificate, measured, mode, result, timing
 
 from kernelwright import errors
 from kernelwright.records import ContractionUse, KernelUse, RegionUse, Step
@@ -143,6 +143,7 @@ KINDS = {
     "no steps": lambda: result(mode(kernels=(KERNEL, CONTRACTION))),
     "nothing captured": lambda: result(mode(kernels=(), rules=(), replaced=0, operators=0, kept=()),
                                        figures=GENERIC_CPU),
+    "a backward": lambda: result(stepped(name="training", backward=(backward_use(),)), stepped(), figures=GENERIC_CPU),
     "no modes": lambda: dataclasses.replace(result(), modes=()),
 }
 
@@ -166,6 +167,15 @@ def test_pages_are_well_formed_and_load_nothing(results, kind):
     assert all(b - a <= 1 for a, b in zip(page.headings, page.headings[1:])), page.headings
     assert text.count("<th>") == 0 and text.count("<th ") == page.counts.get("th", 0) == text.count("scope=")
     assert render_html(results[kind]) == text, "the same result gives the same page"
+
+
+def test_kernels_of_the_backward_stand_on_the_page(results):
+    words = Page(render_html(results["a backward"])).words()
+    part = words[words.index("Kernels of the backward, for parameters alone"):]
+    for said in ("k4_mul_sum", "No version of it takes less than 2.00 us on this device.", "Calls hand over 2.05 kB",
+                 "linear (model.py:10: self.fc(x))", "Roofline of this device: 7.00 us: one read of the gradients"):
+        assert said in part
+    assert words.count("of the backward") == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
