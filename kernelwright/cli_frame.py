@@ -76,6 +76,11 @@ def dumped(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's help: command lines, not wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  kernelwright {line}" for line in lines)])
+
+
 def line_writer() -> Callable[[Any], None]:
     """What writes objects, or texts, to stdout as they come, one a line, also from within `perform`."""
     stream = open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")  # noqa: SIM115 (open for as long as the command)

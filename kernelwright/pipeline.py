@@ -23,6 +23,7 @@ from kernelwright.emit.write import check_not_read, default_path, is_as_written,
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import DtypesInvalid, KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
+from kernelwright.kept_results import concluded, earlier_result, name_of
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
@@ -87,8 +88,6 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             sizes = sizes_of(settings.dynamic, problem.make_model(settings.seed), example) if settings.dynamic else ()
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
-        modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
-        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         files, truths = list[str](), Truths(problem.device)
 
         def keep(text: str) -> None:
@@ -97,6 +96,13 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                 remember_written(path, model_or_path)
                 files.append(text)
 
+        kept_as = "" if emulated else name_of(problem, example, target, settings)
+        earlier, fault = earlier_result(kept_as, problem, settings, stages)
+        if earlier is not None:
+            keep(earlier.source)
+            return _with_pages(replace(earlier, path=path), model_or_path, settings, stages)
+        modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
+        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         if emulated:
             module, certificates, timings = None, {}, {}
             with stages.stage("generate"):
@@ -129,8 +135,14 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, file.module)
         keep(text)
+        result = concluded(result, kept_as, fault)
         if path is not None:
             result = replace(result, path=path)
+    return _with_pages(result, model_or_path, settings, stages)
+
+
+def _with_pages(result: Result, model_or_path: Any, settings: Settings, stages: Stages) -> Result:
+    """The result with the page and the trace that were asked for beside its file."""
     if settings.trace is not None:
         result = _beside(result, Result.save_trace, settings.trace, model_or_path, settings.force, stages,
                          trace=settings.trace)
