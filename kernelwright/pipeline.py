@@ -21,7 +21,7 @@ from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
 from kernelwright.emit.write import check_not_read, default_path, is_as_written, remember_written, write_file
 from kernelwright.emulated import select_without_device
-from kernelwright.errors import DtypesInvalid, KernelwrightError
+from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
 from kernelwright.kept_results import concluded, earlier_result, name_of
 from kernelwright.launching import graphs_wanted
@@ -56,7 +56,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so, and the page of ``report`` at the end.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
-    budget replaces it. On a terminal and in a notebook stderr has what is being done, unless ``quiet``.
+    budget replaces it. Where an earlier run of the same command left its result, that is checked once more and given,
+    with ``kept_since`` and the times of then, unless ``refresh``. On a terminal and in a notebook stderr has what is
+    being done, unless ``quiet``.
     Raises KernelwrightError for what the user can mend; then nothing is written.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
@@ -72,9 +74,6 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)
-    if settings.dtypes and settings.dynamic:
-        raise DtypesInvalid(asked=", ".join(settings.dtypes),
-                            found=f"the file is to serve {', '.join(settings.dynamic)}")
     path = settings.output or default_path(model_or_path)
     check_not_read(path, model_or_path)
     for written_to in filter(None, (path, settings.report, settings.trace)):
@@ -114,21 +113,23 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep, truths)
-        served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
-            if sizes and any(m.runs for m in modes) else []
         final = modes
         file = Emitted(text, module, lambda libraries: emitted_text(problem, final, example, target, device,
                                                                     libraries)[0], [Tried(problem, modes, truths)])
-        if not isinstance(served, list):
-            file, certificates, found = served
-            notes += [*found, *([_TIMES] if timings else [])]
-        else:
-            notes += served
+        by_type: dict[str, Any] = {}
         if settings.dtypes:
             typed = serving_dtypes(problem, modes, example, target, device, settings, stages, timings, truths)
             if isinstance(typed, ServedDtypes):
                 file, modes, certificates, timings = typed.file, typed.modes, typed.certificates, typed.timings
+                by_type = typed.by_type()
             notes += typed.notes if isinstance(typed, ServedDtypes) else typed
+        if sizes and any(m.runs for m in modes):
+            sized = serving_sizes(problem, modes, sizes, example, target, device, settings, stages, by_type)
+            if not isinstance(sized, list):
+                file, certificates, found = sized
+                notes += [*found, *([_TIMES] if timings else [])]
+            else:
+                notes += sized
         text = file.text
         if embedded:
             text, found = with_libraries(file, target, settings, stages, embedded)
