@@ -29,7 +29,7 @@ from torch.torch_version import TorchVersion
 from kernelwright.build.module import find_compiler, find_cuda_compiler, load_text
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.device_lock import without_device
-from kernelwright.failures import is_ours, told
+from kernelwright.failures import FAILED, is_ours, told
 from kernelwright.modes import RECORDED
 from kernelwright.problem import Problem
 from kernelwright.problem.digest import asks_for_environment, digest_of
@@ -100,6 +100,8 @@ def unfinished(result: Result) -> str:
     """
     if any(note.startswith(UNTRIED) or note.endswith(LATE) for note in result.notes):
         return "there was no time for all that may pay"
+    if any(FAILED in note for note in (*result.notes, *(entry.reason for m in result.modes for entry in m.kept))):
+        return FAILED
     for mode in result.modes:
         if mode.timing is None:
             return f"{words_of(mode.name)} is not timed"

@@ -16,6 +16,7 @@ from torch import nn
 
 import kernelwright
 from kernelwright import kept_results
+from kernelwright.failures import FAILED
 from kernelwright.kept_results import concluded, earlier_result, keep, name_of, recall
 from kernelwright.problem import load_problem
 from kernelwright.problem.digest import NoDigest, digest_of
@@ -211,7 +212,7 @@ def test_damaged_and_foreign_files_are_no_results(result, tmp_path, monkeypatch)
         assert recall("name") is None and not (tmp_path / "made_by_a_cache").exists()
 
 
-@pytest.mark.parametrize("note", [f"{UNTRIED}measure 3 regions.", f"A mode failed. {LATE}"])
+@pytest.mark.parametrize("note", [f"{UNTRIED}measure 3 regions.", f"A mode failed. {LATE}", f"Something: {FAILED}."])
 def test_what_a_further_run_may_better_is_not_kept(result, note):
     done = replace(result, modes=(), notes=("A note.",))
     found = concluded(replace(done, notes=(note,)), "name", "")
