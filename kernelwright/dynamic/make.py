@@ -359,8 +359,12 @@ def _pair(one: Tree, other: Tree, point: Sizes) -> tuple[int, int] | None:
 def _sizes_text(sizes: Sequence[Size]) -> str:
     rows = [f"    ({size.argument!r}, {size.places[0][0]}, {size.places[0][1]}, {size.low}, {size.high}),"
             for size in sizes]
+    asked = "".join(f"given[{size.places[0][0]}].size({size.places[0][1]}), " for size in sizes)
     return "\n".join(["# The sizes that may differ from call to call: argument, its number, axis, lowest and highest.",
-                      "_KERNELWRIGHT_SIZES = (", *rows, ")"])
+                      "_KERNELWRIGHT_SIZES = (", *rows, ")", "", "",
+                      # Written out, as every call asks: to loop over the rows takes longer than to ask.
+                      "def _kernelwright_sizes_of(given):", '    """They, of the arguments of a call."""',
+                      f"    return ({asked.rstrip()})"])
 
 
 def _emitted(mode: ModeOfSizes, chosen: Mapping[Sizes, tuple[int, int] | None], python: Sequence[Variant],
