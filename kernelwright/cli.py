@@ -18,7 +18,8 @@ import typer
 
 from kernelwright import cli_frame
 from kernelwright import cli_options as options
-from kernelwright.cli_frame import INTERRUPTED, dumped, examples, importing, page, perform, silence_torch
+from kernelwright.cli_frame import INTERRUPTED, check_exists, dumped, examples, importing, page, perform, silence_torch
+from kernelwright.emit.write import checked_path
 from kernelwright.processors import end_children
 from kernelwright.progress import Progress
 from kernelwright.settings import HOST_TARGET, settings_of
@@ -79,14 +80,16 @@ def optimize(
     """Write a file with ModelNew, checked against float64 and timed, and report on it."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        with importing():
-            from kernelwright.pipeline import optimize as run
-        silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, report=report, trace=trace, seed=seed, threads=threads,
                             tiny=tiny, model=model, embed=embed if embed_for is None else embed_for,
                             refresh=refresh, dynamic=tuple(dynamic or ()), dtypes=dtypes or ())
+        check_exists(path)  # what is wrong with a command line is said before PyTorch is imported
+        checked_path(path, settings)
+        with importing():
+            from kernelwright.pipeline import optimize as run
+        silence_torch()
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -111,12 +114,13 @@ def explain(
     """Show what would be replaced, by which mathematics; builds, checks and times nothing."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
+        settings = settings_of(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
+                            seed=seed, threads=threads, model=model)
+        check_exists(path)
         with importing():
             from kernelwright.pipeline import explain as run
 
         silence_torch()
-        settings = settings_of(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
-                            seed=seed, threads=threads, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
 

@@ -19,7 +19,7 @@ from kernelwright.device_lock import clock
 from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
-from kernelwright.emit.write import check_not_read, default_path, is_as_written, remember_written, write_file
+from kernelwright.emit.write import checked_path, is_as_written, remember_written, write_file
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
@@ -37,7 +37,7 @@ from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
-from kernelwright.settings import Options, Settings, changed, check_output, check_versions
+from kernelwright.settings import Options, Settings, changed, check_versions
 from kernelwright.training import with_backward
 from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
@@ -74,10 +74,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)
-    path = settings.output or default_path(model_or_path)
-    check_not_read(path, model_or_path)
-    for written_to in filter(None, (path, settings.report, settings.trace)):
-        check_output(written_to, settings.force or is_as_written(written_to, model_or_path))
+    path = checked_path(model_or_path, settings)
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
