@@ -98,9 +98,10 @@ def _file_facts(path: str) -> tuple[object, ...]:
 def unfinished(result: Result) -> str:
     """What a further run would come to that the budget of this one did not permit, in words; "" where that is nothing.
     """
-    if any(note.startswith(UNTRIED) or note.endswith(LATE) for note in result.notes):
+    said = (*result.notes, *(entry.reason for mode in result.modes for entry in mode.kept))
+    if any(text.startswith(UNTRIED) or LATE in text for text in said):
         return "there was no time for all that may pay"
-    if any(FAILED in note for note in (*result.notes, *(entry.reason for m in result.modes for entry in m.kept))):
+    if any(FAILED in text for text in said):
         return FAILED
     for mode in result.modes:
         if mode.timing is None:

@@ -113,7 +113,7 @@ class RegionUse:
 
 #: How a note begins that says what there was no time for.
 UNTRIED = "There was no time to "
-#: How one ends that says that a mode was given up for want of time to find out more.
+#: What one has that says that a mode was given up for want of time to find out more.
 LATE = "There was no time left to give up less of it."
 
 
