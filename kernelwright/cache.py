@@ -51,6 +51,7 @@ class Kind:
 KINDS = (
     Kind("libraries", "compiled kernels of emitted files", True),
     Kind("graphs", "files that were made for torch.compile", True),
+    Kind("results", "whole results of optimize, for the same command", True),
     Kind("contractions", "measured products and convolutions", True),
     Kind("times", "measured regions, layouts and reductions", True),
     Kind("peaks", "measured peaks of this machine", True),

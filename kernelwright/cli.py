@@ -18,7 +18,8 @@ import typer
 
 from kernelwright import cli_frame
 from kernelwright import cli_options as options
-from kernelwright.cli_frame import INTERRUPTED, dumped, importing, page, perform, silence_torch
+from kernelwright.cli_frame import INTERRUPTED, check_exists, dumped, examples, importing, page, perform, silence_torch
+from kernelwright.emit.write import checked_path
 from kernelwright.processors import end_children
 from kernelwright.progress import Progress
 from kernelwright.settings import HOST_TARGET, settings_of
@@ -33,11 +34,6 @@ app = typer.Typer(name="kernelwright", add_completion=True, no_args_is_help=True
                   pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-def _examples(*lines: str) -> str:
-    """The end of a command's help: command lines, not wrapped."""
-    return "\n".join(["\b", "Examples:", *(f"  kernelwright {line}" for line in lines)])
-
-
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"kernelwright {VERSION}")
@@ -50,7 +46,7 @@ def _kernelwright(version: Annotated[bool, typer.Option(
     """Compile a PyTorch model to one file of verified custom kernels."""
 
 
-@app.command(epilog=_examples("optimize model.py", "optimize model.py -o fast.py --effort quick",
+@app.command(epilog=examples("optimize model.py", "optimize model.py -o fast.py --effort quick",
                               "optimize model.py --report report.html",
                               "optimize model.py --embed-for x86-64-v4,x86-64-v2",
                               "optimize model.py --target cpp --threads 8 --json > result.json"))
@@ -61,6 +57,7 @@ def optimize(
     report: options.Report = None,
     trace: options.Trace = None,
     force: Annotated[bool, typer.Option("--force", help="Replace these files if they exist.")] = False,
+    refresh: options.Refresh = False,
     target: options.Target = "auto",
     precision: options.Precision = "match",
     contractions: options.Contractions = "auto",
@@ -83,14 +80,16 @@ def optimize(
     """Write a file with ModelNew, checked against float64 and timed, and report on it."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        with importing():
-            from kernelwright.pipeline import optimize as run
-        silence_torch()
         settings = settings_of(target=target, precision=precision, contractions=contractions, effort=effort,
                             budget=budget, baselines=baselines, launch=launch, force=force, quiet=quiet, json=json,
                             output=output, report=report, trace=trace, seed=seed, threads=threads,
                             tiny=tiny, model=model, embed=embed if embed_for is None else embed_for,
-                            dynamic=tuple(dynamic or ()), dtypes=dtypes or ())
+                            refresh=refresh, dynamic=tuple(dynamic or ()), dtypes=dtypes or ())
+        check_exists(path)  # what is wrong with a command line is said before PyTorch is imported
+        checked_path(path, settings)
+        with importing():
+            from kernelwright.pipeline import optimize as run
+        silence_torch()
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_text
 
@@ -99,7 +98,7 @@ def optimize(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("explain model.py", "explain model.py --target cuda --verbose"))
+@app.command(epilog=examples("explain model.py", "explain model.py --target cuda --verbose"))
 def explain(
     path: options.Problem,
     target: options.Target = "auto",
@@ -115,12 +114,13 @@ def explain(
     """Show what would be replaced, by which mathematics; builds, checks and times nothing."""
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
+        settings = settings_of(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
+                            seed=seed, threads=threads, model=model)
+        check_exists(path)
         with importing():
             from kernelwright.pipeline import explain as run
 
         silence_torch()
-        settings = settings_of(target=target, precision=precision, contractions=contractions, quiet=quiet, json=json,
-                            seed=seed, threads=threads, model=model)
         result = run(path, settings=settings, progress=progress)
         from kernelwright.report import as_json, render_explanation
 
@@ -129,7 +129,7 @@ def explain(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("doctor", "doctor --refresh"))
+@app.command(epilog=examples("doctor", "doctor --refresh"))
 def doctor(
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure the peaks again.")] = False,
     json: options.Json = False,
@@ -148,7 +148,7 @@ def doctor(
     return perform(work, json, quiet)
 
 
-@app.command(hidden=True, epilog=_examples("fuzz --seconds 600", "fuzz --level graph --count 50 --seed 7"))
+@app.command(hidden=True, epilog=examples("fuzz --seconds 600", "fuzz --level graph --count 50 --seed 7"))
 def fuzz(
     path: options.FuzzedFile = None,
     seed: options.FirstSeed = 0,
@@ -176,7 +176,7 @@ def fuzz(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("bench problems --tiny --effort quick", "bench KernelBench/level2 -o results --resume",
+@app.command(epilog=examples("bench problems --tiny --effort quick", "bench KernelBench/level2 -o results --resume",
                               "bench KernelBench --filter 'level1/*' --devices 0,1"))
 def bench(
     folder: options.Folder,
@@ -229,7 +229,7 @@ def bench(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("judge model.py model_new.py", "judge model.py candidates --effort quick --json",
+@app.command(epilog=examples("judge model.py model_new.py", "judge model.py candidates --effort quick --json",
                               "judge model.py candidate.py --precision strict --backward",
                               "judge --set folder_of_problems -o results --verdict-only"))
 def judge(
@@ -319,7 +319,7 @@ def judge(
     return perform(work, json, quiet, one_line=whole_set)
 
 
-@app.command(epilog=_examples("propose model.py --from answers",
+@app.command(epilog=examples("propose model.py --from answers",
                               "propose model.py --endpoint http://localhost:8000/v1 --model NAME --rounds 4"))
 def propose(
     path: options.Problem,
@@ -384,7 +384,7 @@ def propose(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("serve", "serve --port 0 --folder queue --json",
+@app.command(epilog=examples("serve", "serve --port 0 --folder queue --json",
                               "serve --host 0.0.0.0 --tokens tokens.txt --problems problems --workers 2"))
 def serve(
     host: options.Host = "127.0.0.1",
@@ -419,7 +419,7 @@ def serve(
     return perform(work, json, quiet, one_line=True)
 
 
-@app.command(epilog=_examples("package model_new.py --name fast-model", "package a_new.py b_new.py --name models "
+@app.command(epilog=examples("package model_new.py --name fast-model", "package a_new.py b_new.py --name models "
                               "--version 1.2 -o wheels"))
 def package(
     path: options.EmittedFiles,
@@ -441,7 +441,7 @@ def package(
     return perform(work, json, quiet)
 
 
-@app.command(epilog=_examples("cache", "cache clear --only times --only contractions", "cache export kept.zip",
+@app.command(epilog=examples("cache", "cache clear --only times --only contractions", "cache export kept.zip",
                               "cache import kept.zip"))
 def cache(
     action: options.CacheAction = "show",

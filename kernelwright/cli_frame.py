@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from kernelwright.errors import InternalError, KernelwrightError
+from kernelwright.errors import FileMissing, InternalError, KernelwrightError
 from kernelwright.failures import unwritable
 from kernelwright.progress import Progress, make_progress
 from kernelwright.settings import cache_folder, colour_allowed
@@ -74,6 +75,17 @@ def _failed(error: KernelwrightError | InternalError, as_json: bool) -> int:
 
 def dumped(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
+
+
+def check_exists(path: Path) -> None:
+    """See that there is a model's file. Raises FileMissing (KW101)."""
+    if not path.exists():
+        raise FileMissing(path=path, folder=Path.cwd())
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: command lines, not wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  kernelwright {line}" for line in lines)])
 
 
 def line_writer() -> Callable[[Any], None]:

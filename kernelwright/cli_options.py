@@ -53,6 +53,8 @@ Report = Annotated[Path | None, typer.Option(
 Trace = Annotated[Path | None, typer.Option(
     "--trace", metavar="FILE.json", help="Write a trace, too, which ui.perfetto.dev opens: the run's stages, eager's "
     "operators, and the kernels of a forward in order.")]
+Refresh = Annotated[bool, typer.Option(
+    "--refresh", help="Plan, check and time again, though the result of the same command is kept.")]
 Effort = Annotated[str, _one_of(
     "quick|normal|thorough", help="How long a run may take: 60 (without baselines 30), 120 or 900 "
     "seconds, unless --budget says otherwise.")]

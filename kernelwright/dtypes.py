@@ -62,14 +62,19 @@ class OfDtype:
 
 @dataclass(frozen=True, slots=True)
 class ServedDtypes:
-    """A file for several types, the modes of all types with their certificates and times by name, and sentences for the
-    report."""
+    """A file for several types, the modes of all types with their certificates and times by name, sentences for the
+    report, and what serves each type."""
 
     file: Emitted
     modes: list[ModeProgram]
     certificates: dict[str, Certificate]
     timings: dict[str, Any]
     notes: list[str]
+    served: list[OfDtype]
+
+    def by_type(self) -> dict[str, tuple[Problem, list[Any]]]:
+        """The problem as converted to each type, and its example inputs; the model's own type first."""
+        return {one.dtype: (one.problem, one.example) for one in self.served}
 
 
 def own_dtype(model: nn.Module, example: Sequence[Any]) -> str | None:
@@ -143,7 +148,7 @@ def serving_dtypes(problem: Problem, modes: Sequence[ModeProgram], example: list
             module = new_model(emitted, problem, settings.seed) if is_here(target) else None
             tried = [Tried(one.problem, list(one.modes), one.truths) for one in served]
             return ServedDtypes(Emitted(text, module, emit, tried), [m for one in served for m in one.modes],
-                                certificates, times, [*notes, *_said(served, bool(times))])
+                                certificates, times, [*notes, *_said(served, bool(times))], served)
         notes += [f"There are no kernels for {dtype}: {why}" for dtype, why in failures.items()]
         served = [one for one in served if one.dtype not in failures]
     return notes

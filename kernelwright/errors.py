@@ -477,13 +477,13 @@ class DynamicSizesInvalid(KernelwrightError):
 
 class DtypesInvalid(KernelwrightError):
     """Kernels for further floating-point types were asked for with ``--dtypes``, or ``dtypes=``, where there can be
-    none: the model has no tensors of such a type, or the file is to serve several sizes, too."""
+    none: the model has no tensors of such a type."""
 
     code = "KW408"
     sentence = "Kernels for {asked} cannot be made: {found}."
     reason = ("A type is what .bfloat16(), .half(), .float() or .double() make of a model's parameters and of its "
-              "inputs; a file serves several types, or several sizes.")
-    remedy = "Leave --dtypes out, or write one file with --dtypes and another with --dynamic."
+              "inputs.")
+    remedy = "Leave --dtypes out."
 
 
 class CacheFileInvalid(KernelwrightError):

@@ -19,10 +19,11 @@ from kernelwright.device_lock import clock
 from kernelwright.dtypes import ServedDtypes, serving_dtypes
 from kernelwright.dynamic.serve import serving_sizes
 from kernelwright.dynamic.sizes import sizes_of
-from kernelwright.emit.write import check_not_read, default_path, is_as_written, remember_written, write_file
+from kernelwright.emit.write import checked_path, is_as_written, remember_written, write_file
 from kernelwright.emulated import select_without_device
-from kernelwright.errors import DtypesInvalid, KernelwrightError
+from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
+from kernelwright.kept_results import concluded, earlier_result, name_of
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
@@ -36,7 +37,7 @@ from kernelwright.result import Result
 from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
-from kernelwright.settings import Options, Settings, changed, check_output, check_versions
+from kernelwright.settings import Options, Settings, changed, check_versions
 from kernelwright.training import with_backward
 from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
@@ -55,7 +56,9 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     :class:`Settings`. A file is written next to the problem (``NAME_new.py``) or to ``output``; for a
     module given from Python only where ``output`` says so, and the page of ``report`` at the end.
     The file is there as soon as the plan that was predicted has passed its check; what measurements improve within the
-    budget replaces it. On a terminal and in a notebook stderr has what is being done, unless ``quiet``.
+    budget replaces it. Where an earlier run of the same command left its result, that is checked once more and given,
+    with ``kept_since`` and the times of then, unless ``refresh``. On a terminal and in a notebook stderr has what is
+    being done, unless ``quiet``.
     Raises KernelwrightError for what the user can mend; then nothing is written.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU())
@@ -71,13 +74,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
     target = chosen(settings.target)
-    if settings.dtypes and settings.dynamic:
-        raise DtypesInvalid(asked=", ".join(settings.dtypes),
-                            found=f"the file is to serve {', '.join(settings.dynamic)}")
-    path = settings.output or default_path(model_or_path)
-    check_not_read(path, model_or_path)
-    for written_to in filter(None, (path, settings.report, settings.trace)):
-        check_output(written_to, settings.force or is_as_written(written_to, model_or_path))
+    path = checked_path(model_or_path, settings)
     if is_here(target):
         find_tools(TARGETS[target])
     embedded = names_wanted(settings.embed, TARGETS[target]) if settings.embed else ()
@@ -87,8 +84,6 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
             sizes = sizes_of(settings.dynamic, problem.make_model(settings.seed), example) if settings.dynamic else ()
         device = current_device(TARGETS[target].device)
         emulated = not is_here(target)
-        modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
-        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         files, truths = list[str](), Truths(problem.device)
 
         def keep(text: str) -> None:
@@ -97,6 +92,13 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                 remember_written(path, model_or_path)
                 files.append(text)
 
+        kept_as = "" if emulated else name_of(problem, example, target, settings)
+        earlier, fault = earlier_result(kept_as, problem, settings, stages)
+        if earlier is not None:
+            keep(earlier.source)
+            return _with_pages(replace(earlier, path=path), model_or_path, settings, stages)
+        modes, notes = understand(problem, example, device, settings, stages, predict=emulated)
+        modes = [replace(mode, graph=graphs_wanted(settings, target)) for mode in modes]
         if emulated:
             module, certificates, timings = None, {}, {}
             with stages.stage("generate"):
@@ -108,30 +110,38 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
         else:
             module, modes, text, certificates, timings = select(problem, modes, example, target, device, settings,
                                                                 stages, keep, truths)
-        served = serving_sizes(problem, modes, sizes, example, target, device, settings, stages) \
-            if sizes and any(m.runs for m in modes) else []
         final = modes
         file = Emitted(text, module, lambda libraries: emitted_text(problem, final, example, target, device,
                                                                     libraries)[0], [Tried(problem, modes, truths)])
-        if not isinstance(served, list):
-            file, certificates, found = served
-            modes = [replace(m, backward=()) for m in modes]  # such files leave gradients to the original computation
-            notes += [*found, *([_TIMES] if timings else [])]
-        else:
-            notes += served
+        by_type: dict[str, Any] = {}
         if settings.dtypes:
             typed = serving_dtypes(problem, modes, example, target, device, settings, stages, timings, truths)
             if isinstance(typed, ServedDtypes):
                 file, modes, certificates, timings = typed.file, typed.modes, typed.certificates, typed.timings
+                by_type = typed.by_type()
             notes += typed.notes if isinstance(typed, ServedDtypes) else typed
+        if sizes and any(m.runs for m in modes):
+            sized = serving_sizes(problem, modes, sizes, example, target, device, settings, stages, by_type)
+            if not isinstance(sized, list):
+                file, certificates, found = sized
+                modes = [replace(m, backward=()) for m in modes]  # such files leave gradients to the original
+                notes += [*found, *([_TIMES] if timings else [])]
+            else:
+                notes += sized
         text = file.text
         if embedded:
             text, found = with_libraries(file, target, settings, stages, embedded)
             notes += found
         result = _result(problem, modes, device, target, text, notes, stages, certificates, timings, file.module)
         keep(text)
+        result = concluded(result, kept_as, fault)
         if path is not None:
             result = replace(result, path=path)
+    return _with_pages(result, model_or_path, settings, stages)
+
+
+def _with_pages(result: Result, model_or_path: Any, settings: Settings, stages: Stages) -> Result:
+    """The result with the page and the trace that were asked for beside its file."""
     if settings.trace is not None:
         result = _beside(result, Result.save_trace, settings.trace, model_or_path, settings.force, stages,
                          trace=settings.trace)

@@ -133,6 +133,8 @@ class BackwardUse:
 
 #: How a note begins that says what there was no time for.
 UNTRIED = "There was no time to "
+#: What one has that says that a mode was given up for want of time to find out more.
+LATE = "There was no time left to give up less of it."
 
 
 def words_of(mode: str) -> str:
@@ -229,3 +231,6 @@ class ResultRecord:
     """The stages of the run as they came, and what it said within them."""
     trace: Path | None = None
     """Where the run and its program are written as a trace; None where they are not."""
+    kept_since: str | None = None
+    """When an earlier run of the same command made this result, whose figures are of then, as ISO 8601; None where this
+    run did."""

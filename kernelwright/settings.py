@@ -102,6 +102,7 @@ class Options(TypedDict, total=False):
     baselines: Baselines
     launch: Launch
     force: bool
+    refresh: bool
     quiet: bool
     json: bool
     output: Path | str | None
@@ -152,6 +153,8 @@ class Settings:
     """How kernels are launched."""
     force: bool = _option(False, "Replace an output file that exists already.")
     """Overwrite the output."""
+    refresh: bool = _option(False, "Plan, check and time again, though the result of the same command is kept.")
+    """Make the result anew."""
     quiet: bool = _option(False, "Print no progress on stderr; errors are still printed.")
     """No progress."""
     json: bool = _option(False, "Print one JSON document on stdout instead of text.")

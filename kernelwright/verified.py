@@ -50,7 +50,7 @@ from kernelwright.programs import (
     share_tables,
     written,
 )
-from kernelwright.records import words_of
+from kernelwright.records import LATE, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.truths import Truths, float64_maker, inputs_of, meanwhile_of, trials_of
@@ -69,7 +69,6 @@ _STEPPING = 6  # times the seconds of one check: what stepping back may take bef
 SHARE_OF_FIRST = 0.5
 _LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
-_LATE = "There was no time left to give up less of it."
 _CHECKED = "checked"  # what is kept of a mode of a file: how many trials it passed
 _EARLIER = "{} mode of this very file passed {} trials in an earlier run; {} of them were run again."
 
@@ -171,7 +170,7 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
                                                     lambda text: build_library(text, target))
             searches[mode.name] += 1
             step, found = step_from(mode, failure, device, culprits.get(failure, Culprits()), whole=whole)
-            again = stepped_back(mode, step, device, f"{found} {_LATE}" if late and not failure.hopeless else found)
+            again = stepped_back(mode, step, device, f"{found} {LATE}" if late and not failure.hopeless else found)
             stepped[mode.name] = again if step.whole else tuned(again, step)
         modes = [stepped.get(m.name, m) for m in modes]
 
@@ -189,7 +188,7 @@ def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], cert
         if name not in passed or not failure.passed_in(passed[name]):
             return None
         notes[name] = f"{words_of(name).capitalize()} mode stays as it was planned, as what measurements made of it " \
-            f"failed: {failure.finding} {_LATE}"
+            f"failed: {failure.finding} {LATE}"
     noted = [replace(m, notes=(*m.notes, notes[m.name])) if m.name in notes else m for m in earlier]
     return noted, text, emitted, passed
 

@@ -69,9 +69,11 @@ class Made:
 
 
 def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], target: str, device: Device,
-                  settings: Settings, stages: Stages, given_up: Mapping[str, str] = MappingProxyType({})) -> Made:
-    """The texts of a file for several sizes. given_up: modes that serve the example's alone, and why. Raises Differs
-    where no mode serves others."""
+                  settings: Settings, stages: Stages, given_up: Mapping[str, str] = MappingProxyType({}),
+                  problems: Mapping[str, Problem] = MappingProxyType({})) -> Made:
+    """The texts of a file for several sizes. given_up: modes that serve the example's alone, and why. problems: the
+    problem as converted to each floating-point type, where the modes are of several. Raises Differs where no mode
+    serves others."""
     notes: list[str] = []
     own: list[ModeOfSizes] = []
     kept: list[ModeProgram] = []
@@ -91,10 +93,10 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
             if not mode.plan.kernels:
                 raise Differs("it has no kernels, and its calls are one launch")
             if like.name not in made:
-                template, found = template_of(problem, like, sizes, device, settings, stages)
+                template, found = template_of(problems.get(like.dtype, problem), like, sizes, device, settings, stages)
                 made[like.name] = ModeOfSizes(like.name, like.name, like.model, template, like.graph, tuple(found))
             with stages.stage("capture", f"{words_of(mode.name)}, at several sizes"):
-                calls[mode.name] = Calls(problem, mode, sizes, settings)
+                calls[mode.name] = Calls(problems.get(mode.dtype, problem), mode, sizes, settings)
                 same = calls[mode.name].alike(points)
             own.append(replace(made[like.name], name=mode.name, like=like.name, model=mode.model))
             if others := [p for p in points if p not in same]:
@@ -110,7 +112,8 @@ def made_of_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     if all(found == {example} for found in served.values()):
         raise Differs("; ".join(dict.fromkeys(notes)) or "there are no kernels")
     with stages.stage("generate", "texts for several sizes"):
-        return _texts(problem, own, kept, served, calls, sizes, points, few, target, settings, notes)
+        by_mode = {m.name: problems.get(m.dtype, problem) for m in kept}
+        return _texts(by_mode, own, served, calls, sizes, points, few, target, settings, notes)
 
 
 class Calls:
@@ -145,12 +148,13 @@ class Calls:
         return text is not None and self._variant is not None and self._variant.gives(point, text)
 
 
-def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgram], served: Mapping[str, set[Sizes]],
+def _texts(problems: Mapping[str, Problem], modes: list[ModeOfSizes], served: Mapping[str, set[Sizes]],
            calls: Mapping[str, Calls], sizes: Sequence[Size], points: Sequence[Sizes], few: bool, target: str,
            settings: Settings, notes: list[str]) -> Made:
+    """What is made of the modes, each with its problem by name."""
     names = [size.name for size in sizes]
     highest = tuple(size.high for size in sizes)
-    looked = _Looked(problem, modes, programs, sizes, target, settings, served, calls, notes)
+    looked = _Looked(modes, sizes, target, served, calls, notes)
     for point in points:
         looked.at(point)
     how: dict[str, Any] = {"most": MOST_VARIANTS, "spare": 0 if few else 2, "highest": None if few else highest}
@@ -166,12 +170,13 @@ def _texts(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgra
     largest = {m.name: m.plan(highest, looked.names[m.name]) for m in modes}
     plans, sources = looked.plans, looked.sources
     texts: dict[Sizes, Texts] = {}
-    inputs_of_example = problem.make_inputs(settings.seed)
+    examples = {id(problem): (problem, problem.make_inputs(settings.seed)) for problem in problems.values()}
     for point, found in plans.items():
         here = [m for m in modes if m.name in found]
-        inputs = inputs_like(problem, inputs_of_example, sizes, point)
+        made = {key: inputs_like(*own, sizes, point) for key, own in examples.items()}
+        inputs = {m.name: made[id(problems[m.name])] for m in here}
         texts[point] = texts_at(here, found, sources[point], spaces, largest, inputs, target)
-    return _joined(problem, modes, programs, sizes, names, texts, kernels, plans, target, how, notes)
+    return _joined(modes, sizes, names, texts, kernels, plans, target, how, notes)
 
 
 def language_of(target: str) -> Language:
@@ -182,9 +187,8 @@ def language_of(target: str) -> Language:
 class _Looked:
     """The kernels of the points that have been looked at."""
 
-    def __init__(self, problem: Problem, modes: Sequence[ModeOfSizes], programs: Sequence[ModeProgram],
-                 sizes: Sequence[Size], target: str, settings: Settings, served: Mapping[str, set[Sizes]],
-                 calls: Mapping[str, Calls], notes: list[str]) -> None:
+    def __init__(self, modes: Sequence[ModeOfSizes], sizes: Sequence[Size], target: str,
+                 served: Mapping[str, set[Sizes]], calls: Mapping[str, Calls], notes: list[str]) -> None:
         self.modes, self.sizes, self.target, self.notes = modes, sizes, target, notes
         self.names = kernel_names(modes)
         self.plans: dict[Sizes, dict[str, Plan]] = {}
@@ -267,9 +271,9 @@ def _largest(variant: Variant, highest: Sizes, few: bool) -> int:
     return max(values) if few else max(*values, int(formula.at(highest)))
 
 
-def _joined(problem: Problem, modes: list[ModeOfSizes], programs: list[ModeProgram], sizes: Sequence[Size],
-            names: Sequence[str], texts: Mapping[Sizes, Texts], kernels: Mapping[str, tuple[list[Variant], Tree]],
-            plans: Mapping[Sizes, Mapping[str, Plan]], target: str, how: Mapping[str, Any], notes: list[str]) -> Made:
+def _joined(modes: list[ModeOfSizes], sizes: Sequence[Size], names: Sequence[str], texts: Mapping[Sizes, Texts],
+            kernels: Mapping[str, tuple[list[Variant], Tree]], plans: Mapping[Sizes, Mapping[str, Plan]], target: str,
+            how: Mapping[str, Any], notes: list[str]) -> Made:
     """The texts of all points as those of one file."""
     example = tuple(size.example for size in sizes)
     in_place = {pair for text in texts.values() for pair in text.in_place}
@@ -355,8 +359,12 @@ def _pair(one: Tree, other: Tree, point: Sizes) -> tuple[int, int] | None:
 def _sizes_text(sizes: Sequence[Size]) -> str:
     rows = [f"    ({size.argument!r}, {size.places[0][0]}, {size.places[0][1]}, {size.low}, {size.high}),"
             for size in sizes]
+    asked = "".join(f"given[{size.places[0][0]}].size({size.places[0][1]}), " for size in sizes)
     return "\n".join(["# The sizes that may differ from call to call: argument, its number, axis, lowest and highest.",
-                      "_KERNELWRIGHT_SIZES = (", *rows, ")"])
+                      "_KERNELWRIGHT_SIZES = (", *rows, ")", "", "",
+                      # Written out, as every call asks: to loop over the rows takes longer than to ask.
+                      "def _kernelwright_sizes_of(given):", '    """They, of the arguments of a call."""',
+                      f"    return ({asked.rstrip()})"])
 
 
 def _emitted(mode: ModeOfSizes, chosen: Mapping[Sizes, tuple[int, int] | None], python: Sequence[Variant],

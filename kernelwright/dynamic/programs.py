@@ -79,9 +79,10 @@ def kernel_texts(plans: Mapping[str, Plan], target: str) -> dict[str, KernelSour
 
 
 def texts_at(modes: Sequence[ModeOfSizes], plans: Mapping[str, Plan], sources: Mapping[str, KernelSource],
-             spaces: Mapping[str, int], largest: Mapping[str, Plan], inputs: Sequence[Any], target: str) -> Texts:
+             spaces: Mapping[str, int], largest: Mapping[str, Plan], inputs: Mapping[str, Sequence[Any]], target: str
+             ) -> Texts:
     """The texts of plans at one point. spaces: workspace of each kernel, and largest: plans, at the sizes at which they
-    are largest: what a launcher keeps between kernels has the same place for all sizes."""
+    are largest: what a launcher keeps between kernels has the same place for all sizes. inputs: of each mode."""
     programs: dict[str, tuple[str, str]] = {}
     launchers: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {}
     in_place: set[tuple[str, int]] = set()
@@ -96,7 +97,7 @@ def texts_at(modes: Sequence[ModeOfSizes], plans: Mapping[str, Plan], sources: M
             programs[mode.name] = (program.text, "\n\n".join(x.text for x in program.launchers))
             launchers[mode.name] = tuple((x.name, x.kernels) for x in program.launchers)
             in_place |= program.in_place
-        facts[mode.name] = dict(plan_facts(plan, mode.model, list(inputs), mode.like,
+        facts[mode.name] = dict(plan_facts(plan, mode.model, list(inputs[mode.name]), mode.like,
                                            graph=mode.graph and is_recordable(plan)))
     return Texts(programs, launchers, frozenset(in_place), facts,
                  frozenset(name for source in sources.values() for name in source.support))

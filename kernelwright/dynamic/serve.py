@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from kernelwright.build.emulation import load_emulated
@@ -20,6 +21,7 @@ from kernelwright.dynamic.records import Differs
 from kernelwright.dynamic.replan import in_words
 from kernelwright.dynamic.sizes import Size, of_sizes
 from kernelwright.emit.embedded import Library
+from kernelwright.emit.file import Sized
 from kernelwright.failures import is_ours, told
 from kernelwright.modes import ModeProgram, as_called, distinct
 from kernelwright.problem import Problem
@@ -50,8 +52,12 @@ Served = tuple[Emitted, dict[str, Certificate], list[str]]
 
 
 def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], example: list[Any],
-                  target: str, device: Device, settings: Settings, stages: Stages) -> Served | list[str]:
+                  target: str, device: Device, settings: Settings, stages: Stages,
+                  typed: Mapping[str, tuple[Problem, list[Any]]] = MappingProxyType({})) -> Served | list[str]:
     """The file of these modes for several sizes; or why there is none, and the file stays one for the example's.
+
+    typed: by floating-point type, the model's own first, the problem as converted to it and its example inputs, where
+    the modes are of several types.
 
     A mode whose certificate fails at some sizes serves the example's alone. Without the target's device its kernels are
     tried by emulation at the least sizes, and compiled where its compiler is.
@@ -59,11 +65,17 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
     emulated_here = not is_here(target)
     given_up: dict[str, str] = {}
     asked = ", ".join(settings.dynamic)
+    problems = {dtype: own for dtype, (own, _) in typed.items()}
+    examples = {dtype: own for dtype, (_, own) in typed.items()}
+
+    def emit(sized: Sized, libraries: Sequence[Library] = ()) -> str:
+        return emitted_text(problem, modes, example, target, device, libraries, sized=sized, examples=examples)[0]
+
     while True:
         try:
-            made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up)
+            made = made_of_sizes(problem, modes, sizes, target, device, settings, stages, given_up, problems)
             with stages.stage("build", "the file for several sizes"):
-                text, _ = emitted_text(problem, modes, example, target, device, sized=made.sized)
+                text = emit(made.sized)
                 if not emulated_here:
                     with without_device():
                         emitted = load_text(text, problem.name)
@@ -73,7 +85,7 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
                     emitted = load_emulated(text, made.sized.kernels.text, problem.name)
                 share_tables(emitted, problem)
             certificates, failures, points = _certified(problem, modes, sizes, made, emitted, settings, stages,
-                                                          emulated=emulated_here)
+                                                        problems, emulated=emulated_here)
         except Differs as differs:
             why = str(differs).rstrip(".")
             return [f"The file serves the example's sizes alone, not {asked}: {why}.", *_advice(sizes)]
@@ -84,23 +96,20 @@ def serving_sizes(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequenc
         if not failures:
             notes = [*made.notes, *_said(sizes, made, points, emulated=emulated_here)]
             module = None if emulated_here else new_model(emitted, problem, settings.seed)
-            return Emitted(text, module, _emitting(problem, modes, example, target, device, made),
-                           _to_try(problem, modes, sizes, points)), certificates, notes
+            return Emitted(text, module, partial(emit, made.sized),
+                           _to_try(problem, modes, sizes, points, problems)), certificates, notes
         given_up |= failures
 
 
-def _emitting(problem: Problem, modes: Sequence[ModeProgram], example: list[Any], target: str, device: Device,
-              made: Made) -> Callable[[Sequence[Library]], str]:
-    """How the file's text is made with libraries of its kernels."""
-    return lambda libraries: emitted_text(problem, modes, example, target, device, libraries, sized=made.sized)[0]
-
-
 def _to_try(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size],
-            points: Mapping[str, Sequence[Sizes]]) -> list[Tried]:
+            points: Mapping[str, Sequence[Sizes]], problems: Mapping[str, Problem]) -> list[Tried]:
     """What libraries are tried with: the example's sizes, and the other end of what each mode serves."""
     others = [(m, points[m.name][1]) for m in modes if len(points.get(m.name, ())) > 1]
-    return [Tried(problem, list(modes), Truths(problem.device)),
-            *(Tried(of_sizes(problem, sizes, point), [m], Truths(problem.device)) for m, point in others)]
+    same = [(problems.get(dtype, problem), [m for m in modes if m.dtype == dtype])
+            for dtype in dict.fromkeys(m.dtype for m in modes)]
+    return [*(Tried(own, here, Truths(own.device)) for own, here in same),
+            *(Tried(of_sizes(problems.get(m.dtype, problem), sizes, point), [m], Truths(problem.device))
+              for m, point in others)]
 
 
 def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes]], *, emulated: bool) -> list[str]:
@@ -116,20 +125,21 @@ def _said(sizes: Sequence[Size], made: Made, points: Mapping[str, Sequence[Sizes
 
 
 def _certified(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[Size], made: Made, emitted: ModuleType,
-               settings: Settings, stages: Stages, *, emulated: bool
+               settings: Settings, stages: Stages, problems: Mapping[str, Problem], *, emulated: bool
                ) -> tuple[dict[str, Certificate], dict[str, str], dict[str, list[Sizes]]]:
     """The certificates at the example's sizes by mode, what failed at which sizes, and where each mode was tried."""
     certificates: dict[str, Certificate] = {}
     failures: dict[str, str] = {}
     tried: dict[str, list[Sizes]] = {}
     example = tuple(size.example for size in sizes)
-    truths = Truths(problem.device)
+    by_type = {dtype: Truths(problem.device) for dtype in (*problems, "")}
     first = {m.name for m in distinct([m for m in modes if m.runs])}
     for mode in modes:
         if not mode.runs and emulated:
             continue
+        own, truths = problems.get(mode.dtype, problem), by_type[mode.dtype]
         if not mode.runs:
-            certificates[mode.name] = certificate_of(problem, mode, emitted, settings, stages, truths, 1.0, brief=True,
+            certificates[mode.name] = certificate_of(own, mode, emitted, settings, stages, truths, 1.0, brief=True,
                                                      begun=None)
             continue
         ends = _ends(made, mode.name, settings.seed)
@@ -139,7 +149,7 @@ def _certified(problem: Problem, modes: Sequence[ModeProgram], sizes: Sequence[S
         tried[mode.name] = points
         seconds = stages.budget.share("verify") / max(1, len(points))
         for point in points:
-            other = of_sizes(problem, sizes, point)
+            other = of_sizes(own, sizes, point)
             inputs = other.make_inputs(settings.seed)
             candidate = as_called(mode, candidate_of(emitted, other, mode, settings))
             if reason := misfit(candidate, inputs):

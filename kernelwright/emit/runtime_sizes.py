@@ -11,7 +11,7 @@ def _kernelwright_sized(facts, given):
     """The facts of a mode for a call of these arguments; by their sizes, those of each once. Raises
     _KernelwrightMisfit."""
     try:
-        sizes = tuple([given[row[1]].size(row[2]) for row in _KERNELWRIGHT_SIZES])
+        sizes = _kernelwright_sizes_of(given)
     except (AttributeError, IndexError, TypeError):
         raise _KernelwrightMisfit("this call", "has an argument that is no tensor of so many axes") from None
     found = _kernelwright_by_sizes.get((id(facts), sizes))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.errors import InvalidOption, OutputExists, OutputFolderUnusable
-from kernelwright.settings import cache_folder
+from kernelwright.settings import Settings, cache_folder, check_output
 
 #: The folder of the cache whose files are named by the hashes of what was written.
 WRITTEN = "written"
@@ -34,6 +34,16 @@ def check_not_read(path: Path | None, read: Any) -> None:
         if os.path.samefile(path, read):
             raise InvalidOption(option="--output", value=repr(str(path)), choices="another file than the model's own",
                                 default="NAME_new.py")
+
+
+def checked_path(model_or_path: Any, settings: Settings) -> Path | None:
+    """Where the emitted file goes, None where that is nowhere, after it is seen that it, the page and the trace may be
+    written there. Raises InvalidOption (KW403), OutputFolderUnusable (KW401) or OutputExists (KW402)."""
+    path = settings.output or default_path(model_or_path)
+    check_not_read(path, model_or_path)
+    for written_to in filter(None, (path, settings.report, settings.trace)):
+        check_output(written_to, settings.force or is_as_written(written_to, model_or_path))
+    return path
 
 
 def is_as_written(path: Path, of: Any) -> bool:

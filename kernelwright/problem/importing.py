@@ -24,6 +24,8 @@ from kernelwright.problem.seeds import random_states, seeded
 
 #: The seed under which files are imported, so that tables drawn at import are the same in a file made of them.
 IMPORT_SEED = 0
+#: How the names begin under which problem files are modules.
+PROBLEM_MODULE = "kernelwright_problem_"
 _counter = itertools.count(1)
 # Modules that stood beside a problem file, with their folder: a second problem's `import helpers` must
 # not get the first one's.
@@ -74,7 +76,7 @@ def import_file(path: Path) -> tuple[ModuleType, str, tuple[int, ...]]:
     """
     text = read_source(path)
     tree = parse_source(text, path)
-    name = f"kernelwright_problem_{next(_counter)}_{''.join(c if c.isalnum() else '_' for c in path.stem)}"
+    name = f"{PROBLEM_MODULE}{next(_counter)}_{''.join(c if c.isalnum() else '_' for c in path.stem)}"
     module = ModuleType(name)
     module.__file__ = str(path)
     folder = path.resolve().parent

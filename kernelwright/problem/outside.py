@@ -95,7 +95,7 @@ def is_installed(file: str) -> bool:
     return any(Path(folder) in Path(file).resolve().parents for folder in folders)
 
 
-def _installed_module(name: str) -> bool:
+def is_installed_module(name: str) -> bool:
     """Whether a module is Python's own or of an installed package; one without a file is the user's."""
     root = name.split(".")[0]
     files = (getattr(sys.modules.get(known), "__file__", None) for known in (name, root))
@@ -104,7 +104,7 @@ def _installed_module(name: str) -> bool:
 
 def _is_users(kind: type) -> bool:
     """Whether objects of a class are what the user's code made them: of an own class, or a namespace."""
-    return kind.__module__ in ("types", "argparse") or not _installed_module(kind.__module__)
+    return kind.__module__ in ("types", "argparse") or not is_installed_module(kind.__module__)
 
 
 def read_outside(model: nn.Module) -> Outside:
@@ -154,7 +154,7 @@ class _Reader:
 
     def _class(self, kind: type, text: str) -> None:
         for place, base in enumerate(kind.__mro__):
-            if not _installed_module(base.__module__):
+            if not is_installed_module(base.__module__):
                 self.classes.setdefault(base, f"{text}.__mro__[{place}]" if place else text)
 
     # -- code -------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class _Reader:
         home = function.__globals__.get("__name__", "")
         # The constructor of a NamedTuple, which Python writes, has globals that are no module's.
         made = home.startswith("namedtuple_") and home not in sys.modules
-        if function.__code__ in self.seen_code or made or _installed_module(home):
+        if function.__code__ in self.seen_code or made or is_installed_module(home):
             return
         root = "" if home == self.own else f"sys.modules[{home!r}]."
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -215,7 +215,7 @@ class _Reader:
             if isinstance(value, ModuleType):
                 if not chain or not hasattr(value, chain[0]):
                     return
-                if _installed_module(value.__name__):
+                if is_installed_module(value.__name__):
                     within = value.__name__
                 value, name, text = getattr(value, chain[0]), chain[0], f"{text}.{chain[0]}"
                 chain = chain[1:]
@@ -242,7 +242,7 @@ class _Reader:
         home = getattr(value, "__module__", None) or kind.__module__
         if hasattr(value, "cache_info"):
             self._look_into(text, value)
-        elif isinstance(value, MethodType) or not _installed_module(home) or getattr(value, "__name__", "") != name:
+        elif isinstance(value, MethodType) or not is_installed_module(home) or getattr(value, "__name__", "") != name:
             self._note(text, value)  # all but what an installed package calls so
 
     def _environment(self, code: Sequence[dis.Instruction], place: int) -> None:

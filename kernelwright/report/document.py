@@ -15,7 +15,8 @@ def as_json(result: ResultRecord) -> dict[str, Any]:
     """The result as a dictionary that ``json.dumps`` takes with ``allow_nan=False``.
 
     Times are in seconds, memory in bytes. ``certificate`` and ``timing`` of a mode are null where nothing
-    was checked or timed. The emitted source is left out: it stands in the file ``path``.
+    was checked or timed. The emitted source is left out: it stands in the file ``path``. ``kept_since`` is null unless
+    an earlier run of the same command made the result: then that is when, and all times are of that run.
     """
     return {
         "schema": SCHEMA,
@@ -29,6 +30,7 @@ def as_json(result: ResultRecord) -> dict[str, Any]:
         "figures": plain(result.figures),
         "spans": plain(result.spans),
         "trace": str(result.trace) if result.trace is not None else None,
+        "kept_since": result.kept_since,
     }
 
 

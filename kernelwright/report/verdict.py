@@ -18,9 +18,11 @@ def title(result: ResultRecord) -> str:
 
 
 def lines(result: ResultRecord) -> list[tuple[str, str, str]]:
-    """The verdict as (label, text, style): of each mode its speed-up and accuracy, as far as these were asked for, then
-    the file."""
+    """The verdict as (label, text, style): whether it is an earlier run's, of each mode its speed-up and accuracy, as
+    far as these were asked for, then the file."""
     found: list[tuple[str, str, str]] = []
+    if result.kept_since is not None:
+        found.append(("kept result", kept(result, result.kept_since), "yellow"))
     for mode in result.modes:
         label = f" ({words_of(mode.name)})" if len(result.modes) > 1 else ""
         if mode.timing is not None or mode.certificate is not None or not mode.runs:
@@ -31,6 +33,13 @@ def lines(result: ResultRecord) -> list[tuple[str, str, str]]:
     if result.path is not None:
         found.append(("file", str(result.path), ""))
     return found
+
+
+def kept(result: ResultRecord, since: str) -> str:
+    """That the result is an earlier run's, and of when."""
+    checked = ", and held again now on new values" if any(mode.runs for mode in result.modes) else ""
+    return (f"the same command made it at {since[:16].replace('T', ' ')}{checked}; all times are of then "
+            "(--refresh measures anew)")
 
 
 def speed(mode: Mode) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from kernelwright.errors import InvalidOption
 from kernelwright.settings import Settings
 
 #: Settings that say how one run of ``optimize`` shows its result, not what the result is.
-SHOWN = ("output", "report", "force", "quiet", "json")
+SHOWN = ("output", "report", "force", "refresh", "quiet", "json")
 RUNNERS = ("local", "ray")
 LIMIT_SECONDS = 300.0
 

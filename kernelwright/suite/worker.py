@@ -49,7 +49,8 @@ def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]
     _silence(torch)
     outcome: dict[str, Any] = {"state": "verified", "error": None, "result": None, "short_of_memory": False}
     try:
-        settings = Settings(**task["settings"], output=Path(task["emitted"]), report=Path(task["page"]), force=True)
+        settings = Settings(**task["settings"], output=Path(task["emitted"]), report=Path(task["page"]), force=True,
+                            refresh=True)  # what a suite tells is measured now
         result = optimize(task["path"], settings=settings, progress=progress)
         outcome["page"] = Path(task["page"]).is_file()
         outcome["result"] = _slim(as_json(result))

@@ -55,6 +55,8 @@ _CALLS_TO_RECORD = 3
 
 #: How a candidate's kernels are launched: as one CUDA graph, or one after another.
 GRAPH, DIRECT = "graph", "direct"
+#: How reasons begin for which a compiled baseline has no time, where more time would do.
+_NO_TIME, _TOOK = "the budget left no time to compile it", "compilation took"
 #: A graph keeps memory, and stays where it gains this much.
 _GRAPH_GAIN = 1.02
 
@@ -201,7 +203,7 @@ def compiled_baseline(
     begun. Never raises an Exception: the reason is in the result.
     """
     if limit_seconds < _LEAST_COMPILE_SECONDS:
-        return CompiledBaseline(None, "the budget left no time to compile it: a larger --budget does", 0.0)
+        return CompiledBaseline(None, f"{_NO_TIME}: a larger --budget does", 0.0)
     started = clock()
     import_compiler()
     reason = ""
@@ -213,16 +215,21 @@ def compiled_baseline(
                 call()
             _synchronize(inputs)
     except _OutOfTime:
-        reason = f"compilation took longer than {limit_seconds:g} s"
+        reason = f"{_TOOK} longer than {limit_seconds:g} s"
     except Exception as error:  # any failure of the compiler is a result
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]
     seconds = clock() - started
     if not reason and seconds > limit_seconds:
-        reason = f"compilation took {seconds:.0f} s, more than {limit_seconds:g} s"
+        reason = f"{_TOOK} {seconds:.0f} s, more than {limit_seconds:g} s"
     if reason:
         return CompiledBaseline(None, reason, seconds)
     return CompiledBaseline(call, "", seconds)
+
+
+def wants_time(reason: str) -> bool:
+    """Whether a reason for which a baseline has no time is that of the budget."""
+    return reason.startswith((_NO_TIME, _TOOK))
 
 
 def graphed_baseline(model: nn.Module, inputs: Sequence[Any]) -> CompiledBaseline:

@@ -17,6 +17,7 @@ from kernelwright.plan.records import KernelConfig
 from kernelwright.problem import load_problem
 from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
+from kernelwright.records import LATE
 from kernelwright.roofline.devices import H200
 from kernelwright.settings import Settings
 from kernelwright.tune import budget as budgets
@@ -279,7 +280,7 @@ def test_a_mode_that_fails_late_is_pytorchs(late, monkeypatch, tmp_path, seconds
     path = write_problem(tmp_path, "model", MODEL)
     result = kernelwright.optimize(path, target="cpp", baselines="none", budget=1000)
     assert result.path.exists() and result.certificate.passed and not any(mode.kernels for mode in result.modes)
-    said = [note for note in result.notes if "It is wrong." in note and verified._LATE in note]
+    said = [note for note in result.notes if "It is wrong." in note and LATE in note]
     assert bool(said) == (not seconds) == (not late["searched"])
     assert len(late["built"]) == 2 if said else len(late["built"]) > 2
 

@@ -33,9 +33,9 @@ COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", 
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "adjoint", "codegen", "emit", "build", "verify",
          "timing", "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths",
-         "verified", "training", "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "pipeline", "dynamo",
-         "judge", "propose", "suite", "serve", "fuzz", "cache", "doctor", "__init__", "cli_options", "cli_frame", "cli",
-         "__main__")
+         "verified", "training", "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "kept_results",
+         "pipeline", "dynamo", "judge", "propose", "suite", "serve", "fuzz", "cache", "doctor", "__init__",
+         "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
                "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")

@@ -100,7 +100,7 @@ def test_settings_defaults_and_output() -> None:
     chosen = Settings(output="x_new.py")
     assert chosen.output == Path("x_new.py") and chosen.as_json()["output"] == "x_new.py"
     assert Settings().as_json() == {"target": "auto", "precision": "match", "contractions": "auto",
-                                    "effort": "normal", "force": False,
+                                    "effort": "normal", "force": False, "refresh": False,
                                     "quiet": False, "json": False, "output": None, "seed": 0, "threads": None,
                                     "baselines": "compile", "tiny": False, "model": None, "budget": None,
                                     "launch": "auto", "report": None, "trace": None, "embed": False, "dynamic": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 
@@ -69,7 +70,8 @@ def loss(result):
 def optimized(model, inputs, **options):
     with pytest.MonkeyPatch.context() as patch:
         short_budgets(patch)
-        return kernelwright.optimize(model, inputs=inputs, target="cpp", effort="quick", baselines="none", **options)
+        return kernelwright.optimize(model, inputs=inputs, effort="quick", baselines="none",
+                                     **{"target": "cpp"} | options)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +163,26 @@ def test_a_type_that_the_model_does_not_run_in_is_left_out():
 def test_what_cannot_be_asked():
     with pytest.raises(DtypesInvalid, match="neither the model nor its inputs"):
         optimized(Counts(), (torch.arange(3),), dtypes="float16")
-    with pytest.raises(DtypesInvalid, match="is to serve x:0="):
-        optimized(nn.GELU(), (torch.rand(4, 4),), dtypes="bfloat16", dynamic="x:0=1..8")
+
+
+def test_types_and_sizes_in_one_file():
+    """Each type has its kernels at each size; the gradients, too; beyond the sizes, and in other types, nothing has."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Softmax(-1))
+    found = optimized(model, (torch.rand(6, 8),), dtypes="bfloat16", dynamic="input:0=2..9", target="c")
+    assert {mode.name.startswith("bfloat16") for mode in found.modes if mode.runs} == {True, False}
+    assert all(mode.certificate.passed for mode in found.modes)
+    for dtype in (torch.float32, torch.bfloat16):
+        new, old = found.module.to(dtype), copy.deepcopy(model).to(dtype)
+        for size in (2, 5, 9):
+            x = torch.rand(size, 8).to(dtype)
+            with kernels_run(sys.modules[type(found.module).__module__]):
+                torch.testing.assert_close(new(x), old(x), atol=CLOSE[dtype], rtol=CLOSE[dtype])
+            torch.testing.assert_close(gradients(new, [x], torch.sum), gradients(old, [x], torch.sum),
+                                       atol=CLOSE[dtype], rtol=CLOSE[dtype])
+    with pytest.warns(match="has 11 elements, not 2 to 9"):
+        new(torch.rand(11, 8).bfloat16())
+    with pytest.warns(match="is torch.float64"):
+        new.double()(torch.rand(5, 8).double())
 
 
 def test_conversion_is_that_of_pytorch():

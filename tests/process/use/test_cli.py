@@ -92,14 +92,30 @@ def refused(done: subprocess.CompletedProcess[str], code: str) -> None:
 # ---- quick to start --------------------------------------------------------------------------------
 
 
+def assert_without_pytorch(done: subprocess.CompletedProcess[str]) -> None:
+    """Assert that a command that ran with ``-X importtime`` imported nothing that takes seconds."""
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "kernelwright.cli" in imported or "kernelwright" in imported
+    assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy")}
+
+
+@pytest.mark.parametrize(("code", "arguments"), [
+    ("KW101", ("optimize", "nothing.py")), ("KW101", ("explain", "nothing.py")),
+    ("KW403", ("optimize", "problem.py", "--seed", "-1")), ("KW402", ("optimize", "problem.py", "-o", "there.py"))])
+def test_what_is_wrong_with_a_command_line_is_said_without_pytorch(command, tmp_path, code, arguments):
+    problem(tmp_path, PASSES, INPUTS)
+    (tmp_path / "there.py").write_text("precious = True\n")
+    done = command(*arguments, python=("-X", "importtime"))
+    assert done.returncode == 2 and f"error {code}: " in done.stderr
+    assert_without_pytorch(done)
+
+
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help"),
                                        ("judge", "--help"), ("cache",)])
 def test_starts_without_pytorch(command, arguments):
     done = command(*arguments, python=("-X", "importtime"))
     assert done.returncode == 0
-    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines() if "|" in line}
-    assert "kernelwright.cli" in imported or "kernelwright" in imported
-    assert not {name for name in imported if name.split(".")[0] in ("torch", "numpy")}
+    assert_without_pytorch(done)
     if arguments == ("--version",):
         assert done.stdout == f"kernelwright {kernelwright.__version__}\n"
 

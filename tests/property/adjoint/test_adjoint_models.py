@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.adjoint.backward import make_backward
+from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.node import walk
@@ -114,12 +115,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[torch.Tensor]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_people_train_has_gradients_by_kernels(name):
+@pytest.mark.parametrize("saving", [False, True])
+def test_what_people_train_has_gradients_by_kernels(name, saving):
+    """Whether a forward hands over what it has computed, or the backward computes all of it again."""
     torch.manual_seed(0)
     make, make_inputs = MODELS[name]
     model = make().double().train()
     inputs = [x.double() if x.is_floating_point() else x for x in make_inputs()]
-    backward = make_backward(capture(model, inputs, recording=True), GENERIC_CPU)[-1]
+    captured = capture(model, inputs, recording=True)
+    forward = rewrite(captured, GENERIC_CPU).graph if saving else None
+    backward = make_backward(captured, GENERIC_CPU, forward=forward)[-1]
     given = [x.clone().requires_grad_(x.is_floating_point()) for x in inputs]
     results = model(*given)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
@@ -130,10 +135,16 @@ def test_what_people_train_has_gradients_by_kernels(name):
         given[who] if isinstance(who, int) else parameters[who] for who in found.gives], directions)
     assert set(found.gives) == {n for n, x in enumerate(inputs) if x.is_floating_point()} | set(parameters)
     leaves = [leaf for leaf in found.graph.inputs if leaf is not None]
-    values = {leaf["name"]: value for leaf, value in zip(leaves, (*inputs, *directions), strict=True)}
     state = {**parameters, **dict(model.named_buffers())}
-    values |= {leaf["name"]: state[leaf["name"]].detach() for leaf in walk(found.graph.outputs)
-               if leaf.op in ("parameter", "buffer")}
+    values = {leaf["name"]: state[leaf["name"]].detach() for leaf in walk((*found.graph.outputs, *found.saved))
+              if leaf.op in ("parameter", "buffer")}
+    values |= {leaf["name"]: value for leaf, value in zip(captured.inputs, inputs, strict=True) if leaf is not None}
+    values |= {leaf["name"]: value for leaf, value in zip(
+        leaves[-len(directions) - len(found.saved):],
+        (*directions, *(evaluate(found.saved, values) if found.saved else ())), strict=True)}
+    if saving:  # behind what is differentiated in another form, too
+        again = {n for n in walk(found.graph.outputs) if n.op in ("linear", "convolution")}
+        assert found.saved and again.isdisjoint(captured.nodes())
     for own, right in zip(evaluate(found.graph.outputs, values), expected, strict=True):
         # A hardsigmoid's sixth is one of float32 in PyTorch.
         torch.testing.assert_close(own, right, rtol=1e-6, atol=1e-8 if name == "inverted residual" else 1e-12)
