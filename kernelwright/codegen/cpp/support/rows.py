@@ -30,6 +30,7 @@ ROW_SNIPPETS["kw_vector"] = """\
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
@@ -128,15 +129,25 @@ template <typename real> struct kw_{name}_of {{
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
     const real before = best;
-    typename V::type a, b;
-    for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
+    const auto further = [](auto x, auto y) {{ return ((x {op} y) | (x != x)) ? x : y; }};
     int64_t i = 0;
-    for (; i + 2 * L <= count; i += 2 * L) {{
-      const typename V::type x = V::load(values + i), y = V::load(values + i + L);
-      a = ((x {op} a) | (x != x)) ? x : a;
-      b = ((y {op} b) | (y != y)) ? y : b;
+    if (count >= L) {{
+      typename V::type a = V::load(values), b = a, c = a, d = a;
+      for (; i + 4 * L <= count; i += 4 * L) {{
+        a = further(V::load(values + i), a);
+        b = further(V::load(values + i + L), b);
+        c = further(V::load(values + i + 2 * L), c);
+        d = further(V::load(values + i + 3 * L), d);
+      }}
+      for (; i + L <= count; i += L) a = further(V::load(values + i), a);
+      b = further(V::load(values + count - L), b);  // what is left, and some once more
+      a = further(further(a, b), further(c, d));
+      typename V::half low, high;
+      std::memcpy(&low, &a, 16), std::memcpy(&high, reinterpret_cast<const char*>(&a) + 16, 16);
+      low = further(low, high);
+      for (int64_t lane = 0; lane < L / 2; lane += 2) best = kw_{full}(kw_{full}(low[lane], low[lane + 1]), best);
+      i = count;
     }}
-    for (int64_t lane = 0; lane < L; ++lane) best = kw_{full}(best, kw_{full}(a[lane], b[lane]));
     for (; i < count; ++i) best = kw_{full}(best, values[i]);
     if (best == 0) {{  // which zero, the lanes do not know
       for (i = 0; before != 0 && values[i] != 0;) ++i;
