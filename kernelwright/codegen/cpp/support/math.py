@@ -61,8 +61,10 @@ _pair(
     "kw_exp",
     """
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity.
-  x = kw_select(x < -104.0f, -104.0f, x);
+  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
+  const bool vanishes = x < -104.0f;
+  x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
   const float shifted = x * 1.44269504088896341f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -76,7 +78,8 @@ _pair(
   p = p * (r * r) + r + 1.0f;
   const int32_t whole = kw_bits(shifted) - 0x4b400000;
   const int32_t half = whole >> 1;
-  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  return kw_select(vanishes, 0.0f, power);
 """,
     "std::exp(x)",
 )
@@ -381,4 +384,28 @@ static inline float kw_pow(float x, float y) {
   return ((x == 1.0f) | (y == 0.0f)) ? 1.0f : result;
 }
 static inline double kw_pow(double x, double y) { return std::pow(x, y); }
+"""
+FUNCTION_SNIPPETS["kw_power"] = """\
+// x^n for a constant n > 1 by products: of a float's in double, where they are in range and exact to its digits; of a
+// double's in pairs, a value and what its rounding left (fma). Zeros, infinities and NaN are as a product has them.
+template <int n> static inline double kw_power_and_rest(double x, double& rest) {
+  if constexpr (n == 1) {
+    rest = 0.0;
+    return x;
+  } else {
+    double left, right;
+    const double a = kw_power_and_rest<n - n / 2>(x, left), b = kw_power_and_rest<n / 2>(x, right), value = a * b;
+    rest = std::fma(a, b, -value) + (a * right + left * b);
+    return value;
+  }
+}
+template <int n> static inline double kw_multiplied(double x) {
+  if constexpr (n == 1) return x; else return kw_multiplied<n - n / 2>(x) * kw_multiplied<n / 2>(x);
+}
+template <int n> static inline float kw_power(float x) { return float(kw_multiplied<n>(double(x))); }
+template <int n> static inline double kw_power(double x) {
+  double rest;
+  const double value = kw_power_and_rest<n>(x, rest), size = std::abs(value);
+  return kw_select((size > 0.0) & (size <= std::numeric_limits<double>::max()), value + rest, value);
+}
 """
