@@ -24,10 +24,11 @@ def _simple(name: str, body: str, arguments: str = "x") -> None:
 
 
 def _pair(name: str, single: str, double: str) -> None:
-    """A function with its own text for each type."""
+    """A function with its own text for each type. double: a body, too, or what it returns."""
+    body = f"\n{double.strip(chr(10))}\n" if "\n" in double else f" return {double}; "
     FUNCTION_SNIPPETS[name] = (
         f"static inline float {name}(float x) {{\n{single.strip(chr(10))}\n}}\n"
-        f"static inline double {name}(double x) {{ return {double}; }}\n"
+        f"static inline double {name}(double x) {{{body}}}\n"
     )
 
 
@@ -81,7 +82,32 @@ _pair(
   const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
   return kw_select(vanishes, 0.0f, power);
 """,
-    "std::exp(x)",
+    """
+  // The same with the series of exp(r), whose next term is below 2^-57.
+  const bool vanishes = x < -746.0;
+  x = kw_select(vanishes, 0.0, x);
+  x = kw_select(x > 710.0, 710.0, x);
+  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * (r * r) + r + 1.0;
+  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
+  const int64_t half = whole >> 1;
+  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  return kw_select(vanishes, 0.0, power);
+""",
 )
 _pair(
     "kw_expm1",
@@ -317,7 +343,13 @@ _pair(
   const float tail = 0.5f * kw_select(t > 0.927734375f, complement, 1.0f - inner);
   return x * kw_select(x > 0.0f, 1.0f - tail, tail);
 """,
-    "x * 0.5 * std::erfc(-x * 0.70710678118654752440)",
+    """
+  // By the scaled complementary error function, whose argument's rounding matters little; x^2 has all of its digits.
+  const double square = x * x, left = kw_select(square < 1e300, std::fma(x, x, -square), 0.0);
+  const double power = kw_exp(-0.5 * square);
+  const double tail = 0.5 * kw_erfcx(std::abs(x) * 0.70710678118654752440) * (power - power * (0.5 * left));
+  return x * kw_select(x > 0.0, 1.0 - tail, tail);
+""",
 )
 # 1 + tanh(u) = 2 / (1 + exp(-2 u)).
 _simple(
