@@ -273,7 +273,7 @@ def lane_loop(
         return loop(lambda load: element_text(load, names), first, last)
     parts = {} if skip_outside else sections(guards, lane, last)
     if parts:
-        def there(load: Load, held: Set[Guard]) -> str:
+        def there(load: Load, held: frozenset[Guard]) -> str:
             return element_text(load, names) if held.issuperset(load.guards) else otherwise_text(load)
 
         lines = []
@@ -368,7 +368,8 @@ def sections(guards: Set[Guard], lane: int, last: str) -> dict[tuple[int, int], 
             for low, high in pairwise(marks)}
 
 
-def alike_along(lane: int, held: Set[Guard], scope: Scope, found: set[Expression]) -> Callable[[Expression], bool]:
+def alike_along(lane: int, held: frozenset[Guard], scope: Scope, found: set[Expression]
+                ) -> Callable[[Expression], bool]:
     """Whether a value is one all along a lane of which ``held`` hold and no other guard; asked of operands first.
     found: those for which this was so."""
     def is_alike(node: Expression) -> bool:
