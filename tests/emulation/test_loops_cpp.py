@@ -321,3 +321,10 @@ def test_text_is_stable_and_offsets_are_wide() -> None:
     first, second = generate(kernel, "wide"), generate(kernel, "wide")
     assert first == second
     assert "int64_t" in first.definition and str((3 << 31) // 8192) in first.definition
+
+
+def test_truth_values_are_read_as_bytes() -> None:
+    """g++ 12 vectorises no loop that converts a bool."""
+    chosen = call("where", load(1, 1), load(0, 1), 0.0)
+    kernel = kernel_of((64,), (), outer_stores=[store(0, (1,), chosen)], inputs=("float32", "bool"))
+    assert "const uint8_t* __restrict__ in1" in generate(kernel, "masked").definition

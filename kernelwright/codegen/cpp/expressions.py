@@ -12,7 +12,8 @@ from kernelwright.plan.expressions import Apply, Constant, Element, Expression, 
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
-    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t",
+    "bool": "uint8_t",  # g++ vectorises no loop that converts a bool
 }
 
 # "origin" comes from this target's transformations; the others have texts here that vectorise.
