@@ -71,7 +71,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_30d5367ecc93"
+_KERNELWRIGHT_OPERATORS = "conv_network_01707616d7f8"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -137,9 +137,23 @@ static inline double kw_maximum(double x, double y) { using real = double; retur
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
+
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
 
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -155,9 +169,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }
@@ -183,17 +200,57 @@ static inline double kw_fold_wide(const real* values, int64_t count, F function)
     a += function(__builtin_convertvector(V::load(values + i), wide));
     b += function(__builtin_convertvector(V::load(values + i + L), wide));
   }
-  a += b;
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  if (i + L <= count) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<wide>(function(__builtin_convertvector(V::load(values + count - L), wide)), L - (count - i));
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
   for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+
+// The sums of x - base and of its square over a block of floats, in double.
+static inline double kw_fold_both(const float* values, int64_t count, double base, double& squares) {
+  using V = kw_vector<float>;
+  typedef V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{}, square_a{}, square_b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    const wide y = __builtin_convertvector(V::load(values + i + L), wide) - base;
+    a += x, b += y, square_a += x * x, square_b += y * y;
+  }
+  if (i + L <= count) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    a += x, square_a += x * x;
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    const wide x = kw_lanes_from<wide>(__builtin_convertvector(V::load(values + count - L), wide) - base,
+                                       L - (count - i));
+    b += x, square_b += x * x;
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
+  squares = kw_add_lanes(square_a + square_b);
+  for (; i < count; ++i) {
+    const double x = double(values[i]) - base;
+    total += x, squares += x * x;
+  }
   return total;
 }
 
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
 // divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
-// squares nor sums of them leave its range where the elements are floats.
+// squares nor sums of them leave its range where the elements are floats. Of floats one walk has both sums: the first
+// element is one of theirs, so that its squared distance from the mean is at most the sum of all, and a variance loses
+// the digits of their number alone.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
@@ -207,6 +264,11 @@ template <typename real> struct kw_moments_of {
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
     const double base = origin;
+    if constexpr (sizeof(real) == 4) {
+      double squares;
+      const double sum = kw_fold_both(values, n, base, squares);
+      return join(double(n), sum, squares - sum * (sum / n));
+    }
     const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
     const double mean = base + sum / n, rest = sum / n - (mean - base);
     const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
@@ -393,7 +455,7 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point / 64;
     const int64_t i1 = point % 64;
-    alignas(64) real values0[32];
+    alignas(64) real values0[1024];
     kw_sum_of<real> accumulator0;
     const real c0_0 = real(in1[i1]);
     const real c0_1 = real(in2[i1]);
@@ -406,37 +468,40 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
     const real c0_8 = real(in4[i1]);
     const real c0_9 = c0_7 * c0_8;
     const real c0_10 = real(in5[i1]);
-    for (int64_t segment = 0; segment < 32; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 32;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
-        const real v1 = v0 - c0_0;
-        const real v2 = v1 * c0_9;
-        const real v3 = kw_unfused_add(v2, c0_10);
-        const real v4 = kw_select(v3 < real(0), real(0), v3);
-        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
-        const real v6 = v5 - c0_0;
-        const real v7 = v6 * c0_9;
-        const real v8 = kw_unfused_add(v7, c0_10);
-        const real v9 = kw_select(v8 < real(0), real(0), v8);
-        const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
-        const real v11 = v10 - c0_0;
-        const real v12 = v11 * c0_9;
-        const real v13 = kw_unfused_add(v12, c0_10);
-        const real v14 = kw_select(v13 < real(0), real(0), v13);
-        const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
-        const real v16 = v15 - c0_0;
-        const real v17 = v16 * c0_9;
-        const real v18 = kw_unfused_add(v17, c0_10);
-        const real v19 = kw_select(v18 < real(0), real(0), v18);
-        const real v20 = kw_maximum(v14, v19);
-        const real v21 = kw_maximum(v9, v20);
-        const real v22 = kw_maximum(v4, v21);
-        values0[r1 - begin] = v22;
+    {
+      constexpr int64_t from = 0, to = 32;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 32;
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
+          const real v1 = v0 - c0_0;
+          const real v2 = v1 * c0_9;
+          const real v3 = kw_unfused_add(v2, c0_10);
+          const real v4 = kw_select(v3 < real(0), real(0), v3);
+          const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
+          const real v6 = v5 - c0_0;
+          const real v7 = v6 * c0_9;
+          const real v8 = kw_unfused_add(v7, c0_10);
+          const real v9 = kw_select(v8 < real(0), real(0), v8);
+          const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+          const real v11 = v10 - c0_0;
+          const real v12 = v11 * c0_9;
+          const real v13 = kw_unfused_add(v12, c0_10);
+          const real v14 = kw_select(v13 < real(0), real(0), v13);
+          const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+          const real v16 = v15 - c0_0;
+          const real v17 = v16 * c0_9;
+          const real v18 = kw_unfused_add(v17, c0_10);
+          const real v19 = kw_select(v18 < real(0), real(0), v18);
+          const real v20 = kw_maximum(v14, v19);
+          const real v21 = kw_maximum(v9, v20);
+          const real v22 = kw_maximum(v4, v21);
+          values0[32 * (segment - from) + r1] = v22;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 32 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     const real t11 = reduced0 / real(1024.0);
@@ -554,23 +619,26 @@ static const char* k9_mean(const float* __restrict__ in0, float* __restrict__ ou
   #pragma omp parallel for schedule(static)
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point;
-    alignas(64) real values0[32];
+    alignas(64) real values0[1024];
     kw_sum_of<real> accumulator0;
-    for (int64_t segment = 0; segment < 32; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 32;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 65]);
-        const real v1 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 64]);
-        const real v2 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 1]);
-        const real v3 = real(in0[4096 * i0 + 128 * r0 + 2 * r1]);
-        const real v4 = kw_maximum(v2, v3);
-        const real v5 = kw_maximum(v1, v4);
-        const real v6 = kw_maximum(v0, v5);
-        values0[r1 - begin] = v6;
+    {
+      constexpr int64_t from = 0, to = 32;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 32;
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 65]);
+          const real v1 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 64]);
+          const real v2 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 1]);
+          const real v3 = real(in0[4096 * i0 + 128 * r0 + 2 * r1]);
+          const real v4 = kw_maximum(v2, v3);
+          const real v5 = kw_maximum(v1, v4);
+          const real v6 = kw_maximum(v0, v5);
+          values0[32 * (segment - from) + r1] = v6;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 32 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     const real t0 = reduced0 / real(1024.0);
@@ -995,7 +1063,7 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point / 64;
     const int64_t i1 = point % 64;
-    alignas(64) real values0[32];
+    alignas(64) real values0[1024];
     kw_sum_of<real> accumulator0;
     const real c0_0 = real(in1[i1]);
     const real c0_1 = real(in2[i1]);
@@ -1004,37 +1072,40 @@ static const char* k5_mean(const float* __restrict__ in0, const float* __restric
     const real c0_4 = real(in3[i1]);
     const real c0_5 = c0_3 * c0_4;
     const real c0_6 = real(in4[i1]);
-    for (int64_t segment = 0; segment < 32; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 32;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
-        const real v1 = v0 - c0_0;
-        const real v2 = v1 * c0_5;
-        const real v3 = kw_unfused_add(v2, c0_6);
-        const real v4 = kw_select(v3 < real(0), real(0), v3);
-        const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
-        const real v6 = v5 - c0_0;
-        const real v7 = v6 * c0_5;
-        const real v8 = kw_unfused_add(v7, c0_6);
-        const real v9 = kw_select(v8 < real(0), real(0), v8);
-        const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
-        const real v11 = v10 - c0_0;
-        const real v12 = v11 * c0_5;
-        const real v13 = kw_unfused_add(v12, c0_6);
-        const real v14 = kw_select(v13 < real(0), real(0), v13);
-        const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
-        const real v16 = v15 - c0_0;
-        const real v17 = v16 * c0_5;
-        const real v18 = kw_unfused_add(v17, c0_6);
-        const real v19 = kw_select(v18 < real(0), real(0), v18);
-        const real v20 = kw_maximum(v14, v19);
-        const real v21 = kw_maximum(v9, v20);
-        const real v22 = kw_maximum(v4, v21);
-        values0[r1 - begin] = v22;
+    {
+      constexpr int64_t from = 0, to = 32;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 32;
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 65]);
+          const real v1 = v0 - c0_0;
+          const real v2 = v1 * c0_5;
+          const real v3 = kw_unfused_add(v2, c0_6);
+          const real v4 = kw_select(v3 < real(0), real(0), v3);
+          const real v5 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 64]);
+          const real v6 = v5 - c0_0;
+          const real v7 = v6 * c0_5;
+          const real v8 = kw_unfused_add(v7, c0_6);
+          const real v9 = kw_select(v8 < real(0), real(0), v8);
+          const real v10 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1 + 1]);
+          const real v11 = v10 - c0_0;
+          const real v12 = v11 * c0_5;
+          const real v13 = kw_unfused_add(v12, c0_6);
+          const real v14 = kw_select(v13 < real(0), real(0), v13);
+          const real v15 = real(in0[262144 * i0 + 4096 * i1 + 128 * r0 + 2 * r1]);
+          const real v16 = v15 - c0_0;
+          const real v17 = v16 * c0_5;
+          const real v18 = kw_unfused_add(v17, c0_6);
+          const real v19 = kw_select(v18 < real(0), real(0), v18);
+          const real v20 = kw_maximum(v14, v19);
+          const real v21 = kw_maximum(v9, v20);
+          const real v22 = kw_maximum(v4, v21);
+          values0[32 * (segment - from) + r1] = v22;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 32 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     const real t7 = reduced0 / real(1024.0);

@@ -92,7 +92,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_e93baa6f63c6"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_04c6db1c7e66"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -147,9 +147,23 @@ static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
+
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
 
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -165,9 +179,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }
@@ -193,17 +210,57 @@ static inline double kw_fold_wide(const real* values, int64_t count, F function)
     a += function(__builtin_convertvector(V::load(values + i), wide));
     b += function(__builtin_convertvector(V::load(values + i + L), wide));
   }
-  a += b;
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  if (i + L <= count) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<wide>(function(__builtin_convertvector(V::load(values + count - L), wide)), L - (count - i));
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
   for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+
+// The sums of x - base and of its square over a block of floats, in double.
+static inline double kw_fold_both(const float* values, int64_t count, double base, double& squares) {
+  using V = kw_vector<float>;
+  typedef V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{}, square_a{}, square_b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    const wide y = __builtin_convertvector(V::load(values + i + L), wide) - base;
+    a += x, b += y, square_a += x * x, square_b += y * y;
+  }
+  if (i + L <= count) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    a += x, square_a += x * x;
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    const wide x = kw_lanes_from<wide>(__builtin_convertvector(V::load(values + count - L), wide) - base,
+                                       L - (count - i));
+    b += x, square_b += x * x;
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
+  squares = kw_add_lanes(square_a + square_b);
+  for (; i < count; ++i) {
+    const double x = double(values[i]) - base;
+    total += x, squares += x * x;
+  }
   return total;
 }
 
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
 // divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
-// squares nor sums of them leave its range where the elements are floats.
+// squares nor sums of them leave its range where the elements are floats. Of floats one walk has both sums: the first
+// element is one of theirs, so that its squared distance from the mean is at most the sum of all, and a variance loses
+// the digits of their number alone.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
@@ -217,6 +274,11 @@ template <typename real> struct kw_moments_of {
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
     const double base = origin;
+    if constexpr (sizeof(real) == 4) {
+      double squares;
+      const double sum = kw_fold_both(values, n, base, squares);
+      return join(double(n), sum, squares - sum * (sum / n));
+    }
     const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
     const double mean = base + sum / n, rest = sum / n - (mean - base);
     const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });

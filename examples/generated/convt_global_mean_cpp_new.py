@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_global_mean_28d5a0f10878"
+_KERNELWRIGHT_OPERATORS = "convt_global_mean_05acf19497f5"
 _KERNELWRIGHT_NAME = "convt_global_mean"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -110,9 +110,23 @@ template <typename real> static inline real kw_unfused_add(real x, real y) { ret
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
+
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
 
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -128,9 +142,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }
@@ -265,19 +282,22 @@ static const char* k1_sum_cast(const double* __restrict__ in0, const float* __re
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point / 128;
     const int64_t i1 = point % 128;
-    alignas(64) real values0[9];
+    alignas(64) real values0[576];
     kw_sum_of<real> accumulator0;
-    for (int64_t segment = 0; segment < 64; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 9;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[576 * i0 + 9 * r0 + r1]);
-        const real v1 = real(in1[9 * i1 + 1152 * r0 + r1]);
-        const real v2 = v0 * v1;
-        values0[r1 - begin] = v2;
+    {
+      constexpr int64_t from = 0, to = 64;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 9;
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in0[576 * i0 + 9 * r0 + r1]);
+          const real v1 = real(in1[9 * i1 + 1152 * r0 + r1]);
+          const real v2 = v0 * v1;
+          values0[9 * (segment - from) + r1] = v2;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 9 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     const real t0 = real(in2[i1]);
@@ -327,19 +347,22 @@ static const char* k3_sum_cast(const double* __restrict__ in0, const double* __r
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point / 128;
     const int64_t i1 = point % 128;
-    alignas(64) real values0[9];
+    alignas(64) real values0[576];
     kw_sum_of<real> accumulator0;
-    for (int64_t segment = 0; segment < 64; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 9;
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in0[576 * i0 + 9 * r0 + r1]);
-        const real v1 = real(in1[9 * i1 + 1152 * r0 + r1]);
-        const real v2 = v0 * v1;
-        values0[r1 - begin] = v2;
+    {
+      constexpr int64_t from = 0, to = 64;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 9;
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in0[576 * i0 + 9 * r0 + r1]);
+          const real v1 = real(in1[9 * i1 + 1152 * r0 + r1]);
+          const real v2 = v0 * v1;
+          values0[9 * (segment - from) + r1] = v2;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 9 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     const real t0 = real(in2[i1]);

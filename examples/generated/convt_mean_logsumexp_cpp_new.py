@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_0853276da893"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_3731b5e93a90"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -113,8 +113,10 @@ static inline double kw_maximum(double x, double y) { using real = double; retur
 
 static inline float kw_exp(float x) {
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity.
-  x = kw_select(x < -104.0f, -104.0f, x);
+  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
+  const bool vanishes = x < -104.0f;
+  x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
   const float shifted = x * 1.44269504088896341f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -128,9 +130,35 @@ static inline float kw_exp(float x) {
   p = p * (r * r) + r + 1.0f;
   const int32_t whole = kw_bits(shifted) - 0x4b400000;
   const int32_t half = whole >> 1;
-  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  return kw_select(vanishes, 0.0f, power);
 }
-static inline double kw_exp(double x) { return std::exp(x); }
+static inline double kw_exp(double x) {
+  // The same with the series of exp(r), whose next term is below 2^-57.
+  const bool vanishes = x < -746.0;
+  x = kw_select(vanishes, 0.0, x);
+  x = kw_select(x > 710.0, 710.0, x);
+  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * (r * r) + r + 1.0;
+  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
+  const int64_t half = whole >> 1;
+  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  return kw_select(vanishes, 0.0, power);
+}
 
 static inline float kw_log(float x) {
   // x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt(2); polynomial of Cephes logf. Subnormal numbers
@@ -163,9 +191,23 @@ static inline double kw_log(double x) { return std::log(x); }
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
+
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
 
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -181,9 +223,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }
@@ -204,15 +249,25 @@ template <typename real> struct kw_max_of {
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
     const real before = best;
-    typename V::type a, b;
-    for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
+    const auto further = [](auto x, auto y) { return ((x > y) | (x != x)) ? x : y; };
     int64_t i = 0;
-    for (; i + 2 * L <= count; i += 2 * L) {
-      const typename V::type x = V::load(values + i), y = V::load(values + i + L);
-      a = ((x > a) | (x != x)) ? x : a;
-      b = ((y > b) | (y != y)) ? y : b;
+    if (count >= L) {
+      typename V::type a = V::load(values), b = a, c = a, d = a;
+      for (; i + 4 * L <= count; i += 4 * L) {
+        a = further(V::load(values + i), a);
+        b = further(V::load(values + i + L), b);
+        c = further(V::load(values + i + 2 * L), c);
+        d = further(V::load(values + i + 3 * L), d);
+      }
+      for (; i + L <= count; i += L) a = further(V::load(values + i), a);
+      b = further(V::load(values + count - L), b);  // what is left, and some once more
+      a = further(further(a, b), further(c, d));
+      typename V::half low, high;
+      std::memcpy(&low, &a, 16), std::memcpy(&high, reinterpret_cast<const char*>(&a) + 16, 16);
+      low = further(low, high);
+      for (int64_t lane = 0; lane < L / 2; lane += 2) best = kw_maximum(kw_maximum(low[lane], low[lane + 1]), best);
+      i = count;
     }
-    for (int64_t lane = 0; lane < L; ++lane) best = kw_maximum(best, kw_maximum(a[lane], b[lane]));
     for (; i < count; ++i) best = kw_maximum(best, values[i]);
     if (best == 0) {  // which zero, the lanes do not know
       for (i = 0; before != 0 && values[i] != 0;) ++i;
@@ -368,19 +423,22 @@ static const char* k1_sum(const double* __restrict__ in0, const float* __restric
   for (int64_t point = 0; point < 2048; ++point) {
     const int64_t i0 = point / 16;
     const int64_t i1 = point % 16;
-    alignas(64) real values0[9];
+    alignas(64) real values0[576];
     kw_sum_of<real> accumulator0;
-    for (int64_t segment = 0; segment < 64; ++segment) {
-      const int64_t r0 = segment;
-      constexpr int64_t begin = 0, end = 9;
-      const real w0 = real(in0[64 * i1 + r0]);
-      #pragma omp simd
-      for (int64_t r1 = begin; r1 < end; ++r1) {
-        const real v0 = real(in1[9 * i0 + 1152 * r0 + r1]);
-        const real v1 = w0 * v0;
-        values0[r1 - begin] = v1;
+    {
+      constexpr int64_t from = 0, to = 64;
+      for (int64_t segment = from; segment < to; ++segment) {
+        const int64_t r0 = segment;
+        constexpr int64_t begin = 0, end = 9;
+        const real w0 = real(in0[64 * i1 + r0]);
+        #pragma omp simd
+        for (int64_t r1 = begin; r1 < end; ++r1) {
+          const real v0 = real(in1[9 * i0 + 1152 * r0 + r1]);
+          const real v1 = w0 * v0;
+          values0[9 * (segment - from) + r1] = v1;
+        }
       }
-      accumulator0.block(values0, end - begin);
+      accumulator0.block(values0, 9 * (to - from));
     }
     const real reduced0 = accumulator0.value();
     out0[i0 + 128 * i1] = reduced0;

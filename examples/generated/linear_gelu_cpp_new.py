@@ -47,7 +47,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_0f6000fe9e50"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_5dc0eda187a8"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -94,8 +94,10 @@ template <typename real> static inline real kw_unfused_add(real x, real y) { ret
 
 static inline float kw_exp(float x) {
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity.
-  x = kw_select(x < -104.0f, -104.0f, x);
+  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
+  const bool vanishes = x < -104.0f;
+  x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
   const float shifted = x * 1.44269504088896341f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -109,9 +111,35 @@ static inline float kw_exp(float x) {
   p = p * (r * r) + r + 1.0f;
   const int32_t whole = kw_bits(shifted) - 0x4b400000;
   const int32_t half = whole >> 1;
-  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  return kw_select(vanishes, 0.0f, power);
 }
-static inline double kw_exp(double x) { return std::exp(x); }
+static inline double kw_exp(double x) {
+  // The same with the series of exp(r), whose next term is below 2^-57.
+  const bool vanishes = x < -746.0;
+  x = kw_select(vanishes, 0.0, x);
+  x = kw_select(x > 710.0, 710.0, x);
+  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * (r * r) + r + 1.0;
+  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
+  const int64_t half = whole >> 1;
+  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  return kw_select(vanishes, 0.0, power);
+}
 
 // N. Juffa's error function: erf(t) for t <= 475/512 and 1 - erf(t) for t above, t >= 0.
 static inline void kw_erf_parts(float t, float& inner, float& complement) {
@@ -141,6 +169,44 @@ static inline float kw_erf(float x) {
 }
 static inline double kw_erf(double x) { return std::erf(x); }
 
+static inline double kw_erfcx(double x) {
+  // exp(t^2) erfc(t) times 1 + 2 t for t = |x|, a polynomial of (t - 3.75) / (t + 3.75).
+  const double t = std::abs(x);
+  const double q = 1.0 - 7.5 / (t + 3.75);
+  double p = 4.434959070009628e-10;
+  p = p * q + 3.110310719839165e-10;
+  p = p * q + -5.28428697963142e-09;
+  p = p * q + -3.743568033634583e-09;
+  p = p * q + 3.8965452548985966e-08;
+  p = p * q + 2.3261913276696566e-08;
+  p = p * q + -2.591069687796658e-07;
+  p = p * q + -5.721597255990987e-08;
+  p = p * q + 1.752057970166318e-06;
+  p = p * q + -9.735619015182663e-07;
+  p = p * q + -1.1444412439171722e-05;
+  p = p * q + 2.2384240314224437e-05;
+  p = p * q + 5.1649211390702855e-05;
+  p = p * q + -0.0002901540809795271;
+  p = p * q + 0.0002937136342850081;
+  p = p * q + 0.0017556258530017257;
+  p = p * q + -0.009746579552504244;
+  p = p * q + 0.028362277418940665;
+  p = p * q + -0.058693398590212366;
+  p = p * q + 0.09230432116037876;
+  p = p * q + -0.10880393014171785;
+  p = p * q + 0.08227673849014516;
+  p = p * q + 0.003585415485463775;
+  p = p * q + -0.14024059858554697;
+  p = p * q + 1.2375126308378275;
+  const double above = p * 0.5 / (t + 0.5);
+  // 2 exp(x^2) - exp(x^2) erfc(-x) below zero, where x^2 needs the digits that its rounding loses.
+  const double square = x * x;
+  const double power = kw_exp(square);
+  const double more = kw_select(square < 709.7, power * std::fma(x, x, -square), 0.0);
+  return kw_select(x < 0.0, 2.0 * (more + power) - above, above);
+}
+static inline float kw_erfcx(float x) { return float(kw_erfcx(double(x))); }
+
 static inline float kw_gelu_erf(float x) {
   // x times the normal distribution function; its lower tail comes from the complement, so small
   // values are not the difference of large ones.
@@ -150,15 +216,35 @@ static inline float kw_gelu_erf(float x) {
   const float tail = 0.5f * kw_select(t > 0.927734375f, complement, 1.0f - inner);
   return x * kw_select(x > 0.0f, 1.0f - tail, tail);
 }
-static inline double kw_gelu_erf(double x) { return x * 0.5 * std::erfc(-x * 0.70710678118654752440); }
+static inline double kw_gelu_erf(double x) {
+  // By the scaled complementary error function, whose argument's rounding matters little; x^2 has all of its digits.
+  const double square = x * x, left = kw_select(square < 1e300, std::fma(x, x, -square), 0.0);
+  const double power = kw_exp(-0.5 * square);
+  const double tail = 0.5 * kw_erfcx(std::abs(x) * 0.70710678118654752440) * (power - power * (0.5 * left));
+  return x * kw_select(x > 0.0, 1.0 - tail, tail);
+}
 
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
+
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
 
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -174,9 +260,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }

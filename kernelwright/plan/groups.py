@@ -34,6 +34,8 @@ MOST_NODES = 400
 _MOST_REPEATED, _OFTEN_EVALUATED = 4, 32
 # A contraction that packs its operands evaluates them once; one that does not evaluates them so often or more.
 _DIRECT_REPEATS = 4
+# Parts of an evaluation that are looked at for whether it is the only one that reads a value.
+_MOST_READ_ONCE = 64
 # Rows up to this many bytes stay on chip (the last part of the longest in the cache) between a row's reductions and
 # its stores; those that are not short only where there are rows enough to fill a device with one of them per block.
 _ROW_BYTES = 320 * 1024
@@ -244,15 +246,28 @@ class Grouping:
             self.roles[r] == "special" or self._read_through(r) for r in self.readers[view])
 
     def _worth_storing(self, node: Node, stored: set[Node]) -> bool:
-        """Several readers, or readers that repeat a dear expression."""
+        """Several evaluations that read it, or readers that repeat a dear expression."""
         # A contraction that is recomputed reads what it read before.
         readers = [r for r in self.readers[node] if r.op != "constant" and not r.get("recompute")]
-        several = len(readers) > 1 and node.size > 1024
+        several = len(readers) > 1 and node.size > 1024 and not self._is_read_once(node, stored)
         repeats = max((self._domain_size(r) / max(node.size, 1) for r in readers if r not in self.products), default=1)
         if any(r in self.products and self.products[r].scheme == "float32" for r in readers):
             repeats = max(repeats, _DIRECT_REPEATS)
         most_bytes = 1.5 * node.bytes if several else inf
         return (several or repeats >= 4) and self._is_dear(node, most_bytes, self.stored)
+
+    def _is_read_once(self, node: Node, stored: set[Node]) -> bool:
+        """Whether all readers are parts of one evaluation, which has each element of ``node`` at one place: pointwise
+        ones of its shape, up to the one that is ``stored``, or reduced."""
+        seen, ends, stack = {node}, set[Node](), [node]
+        while stack and len(ends) < 2 and len(seen) <= _MOST_READ_ONCE:
+            for reader in self.readers[stack.pop()]:
+                if self.roles[reader] != "pointwise" or reader in stored or reader.shape != node.shape:
+                    ends.add(reader)
+                elif reader not in seen:
+                    seen.add(reader)
+                    stack.append(reader)
+        return not stack and len(ends) < 2
 
     def _domain_size(self, reader: Node) -> int:
         return reader.inputs[0].size if self.roles[reader] in ("reduction", "place") else reader.size

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from math import inf, nan
+from fractions import Fraction
+from itertools import product
+from math import inf, isinf, isnan, nan
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,6 +148,12 @@ BOUNDS = {
 FLOORS = {"gelu_erf": 2.0**-4, "gelu_tanh": 2.0**-9, "logaddexp": 1.0, "logaddexp2": 1.0}
 
 
+#: Whole powers, the largest that is made of products among them, and the next; their bases, at ends of the ranges, too.
+POWERS = (2, 3, 4, 5, 7, 16, 17)
+BASES = [0.0, -0.0, inf, -inf, nan, 1.0, -1.0, 3.0, -3.0, 1e-40, -1e-40, 1e-12, -1e-12, 1e30, -3.4e38,
+         *torch.linspace(-7, 7, 999).tolist(), *torch.logspace(-10, 10, 999).tolist()]
+
+
 def arguments_of(name: str) -> list[torch.Tensor]:
     special = torch.tensor(
         [
@@ -229,6 +238,11 @@ def functions(tmp_path_factory):
                 compute=compute,
             )
             sources[name, compute] = generate(kernel, f"{name}_{compute}")
+    for compute, power in product(("float32", "float64"), POWERS):
+        kernel = kernel_of((len(BASES),), (), outer_stores=[
+            store(0, (1,), Apply("pow", (load(0, 1), Constant(float(power)))))], inputs=(compute,), outputs=(compute,),
+            compute=compute)
+        sources[power, compute] = generate(kernel, f"power{power}_{compute}")
     library = build(list(sources.values()), tmp_path_factory.mktemp("functions"), "functions")
     return library, sources, given
 
@@ -277,6 +291,29 @@ def test_scalar_function_in_double(name: str, functions) -> None:
     )
 
 
+@pytest.mark.parametrize("compute", ["float32", "float64"])
+@pytest.mark.parametrize("power", POWERS)
+def test_whole_power_is_rounded_once(power: int, compute: str, functions) -> None:
+    """What rounding the exact power gives, to a little more than half of the last place."""
+    library, sources, _ = functions
+    x = torch.tensor(BASES, dtype=getattr(torch, compute))
+    result = torch.empty_like(x)
+    launch(library, sources[power, compute], [x, result])
+    round_to = np.float32 if compute == "float32" else np.float64
+    with np.errstate(over="ignore"):
+        for base, found in zip(x.tolist(), result.tolist(), strict=True):
+            if base == 0 or isinf(base) or isnan(base):
+                assert str(base**power) == str(found), (base, found)
+                continue
+            exact = Fraction(base) ** power
+            nearest = float(round_to(float(exact)) if abs(exact) < 1e308 else inf if exact > 0 else -inf)
+            if isinf(nearest) or nearest == 0 or isinf(found):
+                assert found == nearest, (base, found)
+            else:
+                bound = Fraction(0.52) * Fraction(float(np.spacing(round_to(abs(nearest)))))
+                assert abs(Fraction(found) - exact) <= bound, (base, found, nearest)
+
+
 def test_text_is_stable_and_offsets_are_wide() -> None:
     kernel = kernel_of(
         (3, 1 << 31), (), outer_stores=[store(0, (1 << 31, 1), call("neg", load(0, 1 << 31, 1)))]
@@ -284,3 +321,10 @@ def test_text_is_stable_and_offsets_are_wide() -> None:
     first, second = generate(kernel, "wide"), generate(kernel, "wide")
     assert first == second
     assert "int64_t" in first.definition and str((3 << 31) // 8192) in first.definition
+
+
+def test_truth_values_are_read_as_bytes() -> None:
+    """g++ 12 vectorises no loop that converts a bool."""
+    chosen = call("where", load(1, 1), load(0, 1), 0.0)
+    kernel = kernel_of((64,), (), outer_stores=[store(0, (1,), chosen)], inputs=("float32", "bool"))
+    assert "const uint8_t* __restrict__ in1" in generate(kernel, "masked").definition

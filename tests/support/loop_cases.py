@@ -238,6 +238,15 @@ def pointwise_cases() -> list[LoopCase]:
     left = load(0, 9, 1, guards=[Guard(Index((0, 1), 0), 9)])
     right = load(1, 8, 1, offset=-9, guards=[Guard(Index((0, 1), -9), 8)])
     add("concatenate", (15, 17), call("add", left, right), (15 * 9, 15 * 8))
+    # Parts of a lane that are computed otherwise, one of them backwards, and one that none of them has; long ones, too.
+    first, last = [Guard(Index((0, 1), 0), 13)], [Guard(Index((0, -1), 32), 20)]
+    angle = call("mul", load(0, 1, 0, guards=first), load(1, 0, 1, guards=first))
+    add("parts_of_lane", (9, 40), call("add", call("sin", angle), load(2, 20, -1, offset=32, guards=last)),
+        (9, 13, 180))
+    low, high = [Guard(Index((0, 1), 0), 25000)], [Guard(Index((0, 1), -25000), 15000)]
+    add("parts_of_long_lane", (2, 40000), call("add", load(0, 25000, 1, guards=low, otherwise=-0.0), call(
+        "mul", load(1, 15000, 1, offset=-25000, guards=high, otherwise=-0.0), load(2, 1, 0, guards=high))),
+        (50000, 30000, 2))
     # A guard on the merged position of two axes.
     add(
         "diagonal_guard",

@@ -12,7 +12,8 @@ from kernelwright.plan.expressions import Apply, Constant, Element, Expression, 
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "kw_float16", "bfloat16": "kw_bfloat16",
-    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
+    "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t",
+    "bool": "uint8_t",  # g++ vectorises no loop that converts a bool
 }
 
 # "origin" comes from this target's transformations; the others have texts here that vectorise.
@@ -52,6 +53,8 @@ _EXTRA |= {
 }
 #: Functions of angles, which take another path for those that are far.
 ANGULAR = ("sin", "cos", "tan")
+#: Largest whole power that is made of products.
+MOST_PRODUCTS = 16
 _UNFUSED = frozenset(function.name for function in UNFUSED.values())
 _WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
 
@@ -131,7 +134,7 @@ class Scope:
         names = [self.text(argument) for argument in node.arguments]
         if isinstance(node, Element):
             return f"{value_type(node)}(in{node.buffer}[{names[0]}])"
-        text = "kw_unfused_neg({0})" if _is_negated_sum(node) else \
+        text = "kw_unfused_neg({0})" if _is_negated_sum(node) else _power(node) or \
             _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
         if self.far and node.function in ANGULAR:
             names[-1] += f", {self.far}"
@@ -141,6 +144,14 @@ class Scope:
     def text(self, node: Expression) -> str:
         """The name or literal of ``node``."""
         return literal(node.value) if isinstance(node, Constant) else self.bound[node]
+
+
+def _power(node: Apply) -> str:
+    """The text of a power by a whole constant that products give; empty for all else."""
+    match node:
+        case Apply("pow", (_, Constant(value))) if value in range(2, MOST_PRODUCTS + 1):
+            return f"kw_power<{int(value)}>({{0}})"
+    return ""
 
 
 def _is_negated_sum(node: Apply) -> bool:

@@ -160,3 +160,14 @@ def test_what_is_dear_or_lies_across_rows_is_stored_first(forward: Any) -> None:
     """A dear sum is not computed for every pass over a row, nor are columns walked where rows are stored."""
     plan = check_model(Of(forward), (torch.randn(96, 64), torch.randn(96, 64)), tolerance=1e-8)
     assert all(n.op != "add" for s in plan.kernels if s.kernel.reductions for n in s.covers)
+
+
+@pytest.mark.parametrize(("forward", "between"), [
+    (lambda m, x, y: F.smooth_l1_loss(x, y), []),
+    (lambda m, x, y: (gap := (x - y).erf(), gap * gap.sigmoid() + gap.square())[1], []),
+    (lambda m, x, y: (gap := (x - y).erf().exp(), gap.sum(0), gap[:, 1:] * gap[:, :-1])[1:], ["exp"])],
+    ids=["a loss", "a gate", "at several places"])
+def test_what_one_evaluation_reads_several_times_is_not_stored(forward: Any, between: list[str]) -> None:
+    """Whatever it costs, and however many tensors it is of; what others read, too, or one has at two places, is."""
+    plan = check_model(Of(forward), (torch.randn(96, 64), torch.randn(96, 64)), tolerance=1e-8)
+    assert [n.op for s in plan.kernels for n in s.outputs if n not in plan.results and n.op != "sum"] == between

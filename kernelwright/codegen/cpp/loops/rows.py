@@ -1,10 +1,11 @@
 """Row kernels: the innermost row axis is the vector axis; one task per outer point or part of a row.
 
 A pass walks the row in segments of at most 1024 elements: the vector loop writes the expression's
-values into a buffer, and the accumulators of ``cpp.support.rows`` absorb it. Values that later walks
-need again stay in a buffer of the row's length where it is short. Few, long rows are cut into
-chunks of a size that depends on the shape only; their partial results are merged in order, so
-the result does not depend on the number of threads.
+values into a buffer, and the accumulators of ``cpp.support.rows`` absorb it. Segments of short inner
+rows (windows of a picture) go into one buffer, as many as it has room for: an accumulator's ends cost
+more than they do. Values that later walks need again stay in a buffer of the row's length where it is
+short. Few, long rows are cut into chunks of a size that depends on the shape only; their partial
+results are merged in order, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class _Rows:
         self.length = kernel.row[-1]
         self.blocks = ceil(self.length / SEGMENT)
         self.segments = prod(kernel.row[:-1]) * self.blocks
+        self.together = min(SEGMENT // self.length, self.segments) if self.blocks == 1 else 1  # segments of a buffer
         self.row_axes = range(len(kernel.outer), self.lane + 1)
         self.passes = passes(kernel.reductions)
         self.points = prod(kernel.outer)
@@ -112,6 +114,13 @@ class _Rows:
             return braces("", head + lines)
         return braces(f"for (int64_t segment = {first}; segment < {last}; ++segment)", head + lines)
 
+    def buffer_loop(self, first: str, last: str, lines: list[str]) -> list[str]:
+        """Walk the segments [first, last) of a row by as many as a buffer takes; ``lines`` see [from, to)."""
+        if (first, last) == ("0", str(self.together)):
+            return braces("", [f"constexpr int64_t from = 0, to = {last};", *lines])
+        to = f"const int64_t to = from + {self.together} < {last} ? from + {self.together} : {last};"
+        return braces(f"for (int64_t from = {first}; from < {last}; from += {self.together})", [to, *lines])
+
     def place(self, variable: str) -> str:
         """The position in a kept row of lane position ``variable``."""
         inner = [
@@ -125,6 +134,7 @@ class _Rows:
         kernel = self.kernel
         if (
             isinstance(expression, Load)
+            and self.together == 1
             and not expression.guards
             and expression.index.strides[self.lane] == 1
             and kernel.input_dtypes[expression.buffer] == kernel.compute
@@ -137,26 +147,29 @@ class _Rows:
         """Declare and fill the accumulators of one pass."""
         kernel, lane = self.kernel, self.names[self.lane]
         roots = list(dict.fromkeys(kernel.reductions[n].expression for n in numbers))
+        place = self.place("begin") if self.together == 1 else f"{self.length} * from"
         buffers, computed, lines = {}, [], []
         for root in roots:
             pointer = self.direct(root)
             if root in self.kept_now:
-                buffers[root] = f"{self.kept[root]} + {self.place('begin')}"
+                buffers[root] = f"{self.kept[root]} + {place}"
             elif pointer is not None:
                 buffers[root] = pointer
             else:
                 computed.append(root)
                 if root in self.kept:
-                    buffers[root] = f"{self.kept[root]} + {self.place('begin')}"
+                    buffers[root] = f"{self.kept[root]} + {place}"
                 else:
                     owner = next(n for n in numbers if kernel.reductions[n].expression == root)
                     buffers[root] = f"values{owner}"
-                    lines.append(f"alignas(64) real values{owner}[{min(SEGMENT, self.length)}];")
+                    lines.append(f"alignas(64) real values{owner}[{self.together * min(SEGMENT, self.length)}];")
         for number in numbers:
             lines.append(f"kw_{kernel.reductions[number].kind}_of<real> accumulator{number};")
         lines += hoist(computed, scope, self.names, self.row_axes)
         inner = self.with_kept(scope.nested("w"))
         body = hoist(computed, inner, self.names, [self.lane])
+
+        at_lane = f"{lane} - begin" if self.together == 1 else f"{self.length} * (segment - from) + {lane}"
 
         def finish(at: Scope) -> list[str]:
             result = []
@@ -164,7 +177,7 @@ class _Rows:
                 target = (
                     f"{self.kept[root]}[{self.place(lane)}]"
                     if root in self.kept
-                    else f"{buffers[root]}[{lane} - begin]"
+                    else f"{buffers[root]}[{at_lane}]"
                 )
                 result.append(f"{target} = {at.text(root)};")
             return result
@@ -173,11 +186,12 @@ class _Rows:
             body += lane_loop(
                 computed, inner, self.names, self.lane, "begin", "end", finish, kernel=self.kernel
             )
-        for number in numbers:
-            body.append(
-                f"accumulator{number}.block({buffers[kernel.reductions[number].expression]}, end - begin);"
-            )
-        lines += self.segment_loop(first, last, body)
+        count = "end - begin" if self.together == 1 else f"{self.length} * (to - from)"
+        blocks = [f"accumulator{n}.block({buffers[kernel.reductions[n].expression]}, {count});" for n in numbers]
+        if self.together == 1:
+            lines += self.segment_loop(first, last, body + blocks)
+        else:
+            lines += self.buffer_loop(first, last, (self.segment_loop("from", "to", body) if body else []) + blocks)
         self.kept_now.update(root for root in computed if root in self.kept)
         return lines
 

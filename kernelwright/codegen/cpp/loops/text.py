@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Protocol
 
@@ -22,7 +24,7 @@ from kernelwright.codegen.cpp.expressions import (
 from kernelwright.codegen.cpp.support.snippets import used_snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.terms import grouped
-from kernelwright.plan.expressions import Apply, Expression, Guard, Index, Load, is_whole, varies, walk
+from kernelwright.plan.expressions import Apply, Constant, Expression, Guard, Index, Load, is_whole, varies, walk
 from kernelwright.plan.kernels import LoopKernel, Store
 
 SERIAL_WORK = 30_000
@@ -37,6 +39,10 @@ DEAR = 4
 """Cost from which a value that differs along the lane alone is computed once, into an array of the lane's length."""
 MOST_ONCE = 4
 """Most such arrays of a loop."""
+MOST_SECTIONS = 5
+"""Most parts of a lane with a loop each."""
+MOST_ELEMENTS = 1 << 62
+"""An end beyond that of any lane."""
 
 
 def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
@@ -205,7 +211,8 @@ def lane_loop(
 ) -> list[str]:
     """A vectorised loop of axis ``lane`` over [first, last): evaluate ``roots``, then ``finish``.
 
-    Guards split the loop into the part where all hold, which tests nothing, and the rest. The rest is scalar where it
+    Guards split the loop into the part where all hold, which tests nothing, and the rest, or where each holds in a part
+    of its own, as those of tensors side by side do, into these parts (`sections`). The rest is scalar where it
     loads neighbours, or what may be neighbours, by several guards at a stride: g++ 12.2 takes them together and gives
     wrong values (``float a = in[2 * i], b = in[2 * i + 1]``, both where ``i >= low && i < high``; -O3 -march=native).
     ``skip_outside`` drops the rest, for values that a reduction ignores. Loads that do not change
@@ -216,12 +223,13 @@ def lane_loop(
     variable = names[lane]
     loads = unnamed_loads(roots, scope.bound)
     guards = {guard for load in loads for guard in load.guards}
-    turned = angles(roots, scope.bound) if kernel is None or kernel.compute == "float32" else []
 
-    def loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str] = ()) -> list[str]:
+    def loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str] = (), around: Scope = scope
+             ) -> list[str]:
+        turned = angles(roots, around.bound) if kernel is None or kernel.compute == "float32" else []
         if not turned:
-            return plain_loop(load_text, begin, end, start)
-        found = scope.nested(prefix, "std::false_type{}")
+            return plain_loop(load_text, begin, end, start, around)
+        found = around.nested(prefix, "std::false_type{}")
         lines = [*start, *found.define(turned, load_text),
                  *(f"far |= kw_far({found.text(angle)});" for angle in turned)]
         head = f"for (int64_t {variable} = strip; {variable} < edge; ++{variable})"
@@ -230,14 +238,15 @@ def lane_loop(
             "int32_t far = 0;",
             "#pragma omp simd reduction(| : far)",
             *braces(head, lines),
-            *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, "far"))[:-1],
+            *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, around,
+                                                                    "far"))[:-1],
             "};",
             "if (far) angles(std::true_type{}); else angles(std::false_type{});",
         ])
 
-    def plain_loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str], far: str = ""
-                   ) -> list[str]:
-        inner = scope.nested(prefix, far)
+    def plain_loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str], around: Scope,
+                   far: str = "") -> list[str]:
+        inner = around.nested(prefix, far)
         runs = float16_loads(loads, kernel, lane)
         lines = inner.define(
             roots, lambda load: f"real({runs[load]}[{variable} - run])" if load in runs else load_text(load)
@@ -262,6 +271,17 @@ def lane_loop(
 
     if not guards:
         return loop(lambda load: element_text(load, names), first, last)
+    parts = {} if skip_outside else sections(guards, lane, last)
+    if parts:
+        def there(load: Load, held: frozenset[Guard]) -> str:
+            return element_text(load, names) if held.issuperset(load.guards) else otherwise_text(load)
+
+        lines = []
+        for (low, high), held in parts.items():
+            text, around = partial(there, held=held), scope.nested(f"{prefix}c")
+            same = around.define(roots, text, alike_along(lane, held, scope, set()))
+            lines += braces("", [*same, *loop(text, later(first, low), earlier(last, high), around=around)])
+        return lines
     lines = [f"int64_t inside = {first}, outside = {last};  // where every guard holds"]
     for guard in combined_guards(guards):
         base = Index(
@@ -327,6 +347,57 @@ def float16_stores(
             line = f"{results[store]}[{names[lane]} - run] = {value}"
         lines.append(line)
     return lines, results
+
+
+def sections(guards: Set[Guard], lane: int, last: str) -> dict[tuple[int, int], frozenset[Guard]]:
+    """The parts of a lane [0, ``last``) in which the same of ``guards`` hold, each with those; {} where guards ask for
+    other axes, where one loop tests little (all hold in most of the lane), and where there are too many parts."""
+    spans: dict[Guard, tuple[int, int]] = {}
+    for guard in guards:
+        stride, offset = guard.index.strides[lane], guard.index.offset
+        if not stride or any(s for axis, s in enumerate(guard.index.strides) if axis != lane):
+            return {}
+        ends = (-offset, guard.size - 1 - offset) if stride > 0 else (offset - guard.size + 1, offset)
+        spans[guard] = (-(-ends[0] // abs(stride)), ends[1] // abs(stride) + 1)
+    length = int(last) if last.isdigit() else MOST_ELEMENTS
+    marks = sorted({0, length, *(mark for span in spans.values() for mark in span if 0 < mark < length)})
+    common = min(high for _, high in spans.values()) - max(low for low, _ in spans.values())
+    if len(marks) - 1 > MOST_SECTIONS or 2 * common > min(length, max(high for _, high in spans.values())):
+        return {}
+    return {(low, high): frozenset(g for g, span in spans.items() if span[0] <= low < span[1])
+            for low, high in pairwise(marks)}
+
+
+def alike_along(lane: int, held: frozenset[Guard], scope: Scope, found: set[Expression]
+                ) -> Callable[[Expression], bool]:
+    """Whether a value is one all along a lane of which ``held`` hold and no other guard; asked of operands first.
+    found: those for which this was so."""
+    def is_alike(node: Expression) -> bool:
+        if isinstance(node, Load):
+            alike = not held.issuperset(node.guards) or not node.index.strides[lane]
+        else:
+            alike = isinstance(node, Apply) and all(
+                isinstance(a, Constant) or a in found or (a in scope.bound and not varies(a, [lane]) and not a.reduced)
+                for a in node.arguments)
+        if alike:
+            found.add(node)
+        return alike
+
+    return is_alike
+
+
+def later(first: str, low: int) -> str:
+    """The text of the larger of a loop's start and the start of a part."""
+    if low == 0:
+        return first
+    return str(low) if first == "0" else f"({first} > {low} ? {first} : {low})"
+
+
+def earlier(last: str, high: int) -> str:
+    """The text of the smaller of a loop's end and the end of a part."""
+    if high == MOST_ELEMENTS or last == str(high):
+        return last
+    return str(high) if last.isdigit() else f"({last} < {high} ? {last} : {high})"
 
 
 def combined_guards(guards: set[Guard]) -> list[Guard]:

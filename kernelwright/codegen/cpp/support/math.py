@@ -24,10 +24,11 @@ def _simple(name: str, body: str, arguments: str = "x") -> None:
 
 
 def _pair(name: str, single: str, double: str) -> None:
-    """A function with its own text for each type."""
+    """A function with its own text for each type. double: a body, too, or what it returns."""
+    body = f"\n{double.strip(chr(10))}\n" if "\n" in double else f" return {double}; "
     FUNCTION_SNIPPETS[name] = (
         f"static inline float {name}(float x) {{\n{single.strip(chr(10))}\n}}\n"
-        f"static inline double {name}(double x) {{ return {double}; }}\n"
+        f"static inline double {name}(double x) {{{body}}}\n"
     )
 
 
@@ -61,8 +62,10 @@ _pair(
     "kw_exp",
     """
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity.
-  x = kw_select(x < -104.0f, -104.0f, x);
+  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
+  const bool vanishes = x < -104.0f;
+  x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
   const float shifted = x * 1.44269504088896341f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -76,9 +79,35 @@ _pair(
   p = p * (r * r) + r + 1.0f;
   const int32_t whole = kw_bits(shifted) - 0x4b400000;
   const int32_t half = whole >> 1;
-  return p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  return kw_select(vanishes, 0.0f, power);
 """,
-    "std::exp(x)",
+    """
+  // The same with the series of exp(r), whose next term is below 2^-57.
+  const bool vanishes = x < -746.0;
+  x = kw_select(vanishes, 0.0, x);
+  x = kw_select(x > 710.0, 710.0, x);
+  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
+  const double n = shifted - 6755399441055744.0;
+  const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * (r * r) + r + 1.0;
+  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
+  const int64_t half = whole >> 1;
+  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  return kw_select(vanishes, 0.0, power);
+""",
 )
 _pair(
     "kw_expm1",
@@ -314,7 +343,13 @@ _pair(
   const float tail = 0.5f * kw_select(t > 0.927734375f, complement, 1.0f - inner);
   return x * kw_select(x > 0.0f, 1.0f - tail, tail);
 """,
-    "x * 0.5 * std::erfc(-x * 0.70710678118654752440)",
+    """
+  // By the scaled complementary error function, whose argument's rounding matters little; x^2 has all of its digits.
+  const double square = x * x, left = kw_select(square < 1e300, std::fma(x, x, -square), 0.0);
+  const double power = kw_exp(-0.5 * square);
+  const double tail = 0.5 * kw_erfcx(std::abs(x) * 0.70710678118654752440) * (power - power * (0.5 * left));
+  return x * kw_select(x > 0.0, 1.0 - tail, tail);
+""",
 )
 # 1 + tanh(u) = 2 / (1 + exp(-2 u)).
 _simple(
@@ -381,4 +416,28 @@ static inline float kw_pow(float x, float y) {
   return ((x == 1.0f) | (y == 0.0f)) ? 1.0f : result;
 }
 static inline double kw_pow(double x, double y) { return std::pow(x, y); }
+"""
+FUNCTION_SNIPPETS["kw_power"] = """\
+// x^n for a constant n > 1 by products: of a float's in double, where they are in range and exact to its digits; of a
+// double's in pairs, a value and what its rounding left (fma). Zeros, infinities and NaN are as a product has them.
+template <int n> static inline double kw_power_and_rest(double x, double& rest) {
+  if constexpr (n == 1) {
+    rest = 0.0;
+    return x;
+  } else {
+    double left, right;
+    const double a = kw_power_and_rest<n - n / 2>(x, left), b = kw_power_and_rest<n / 2>(x, right), value = a * b;
+    rest = std::fma(a, b, -value) + (a * right + left * b);
+    return value;
+  }
+}
+template <int n> static inline double kw_multiplied(double x) {
+  if constexpr (n == 1) return x; else return kw_multiplied<n - n / 2>(x) * kw_multiplied<n / 2>(x);
+}
+template <int n> static inline float kw_power(float x) { return float(kw_multiplied<n>(double(x))); }
+template <int n> static inline double kw_power(double x) {
+  double rest;
+  const double value = kw_power_and_rest<n>(x, rest), size = std::abs(value);
+  return kw_select((size > 0.0) & (size <= std::numeric_limits<double>::max()), value + rest, value);
+}
 """

@@ -30,6 +30,7 @@ ROW_SNIPPETS["kw_vector"] = """\
 template <typename real> struct kw_vector {
   typedef real type __attribute__((vector_size(32)));
   typedef double wide __attribute__((vector_size(32 / sizeof(real) * sizeof(double))));
+  typedef real half __attribute__((vector_size(16)));
   static constexpr int64_t lanes = 32 / sizeof(real);
   static type load(const real* values) { type result; std::memcpy(&result, values, 32); return result; }
 };
@@ -98,6 +99,21 @@ static inline void kw_turn(
     for (int64_t n = 0; n < columns; ++n) to[n * to_step + k] = from[k * from_step + n];
 }
 """
+ROW_SNIPPETS["kw_add_lanes"] = """\
+// The sum of the lanes of four or eight doubles, by halves.
+template <typename wide> static inline double kw_add_lanes(wide x) {
+  if constexpr (sizeof(wide) == 64) return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  else return (x[0] + x[2]) + (x[1] + x[3]);
+}
+"""
+ROW_SNIPPETS["kw_lanes_from"] = """\
+// The lanes from number first; zero in those before.
+template <typename wide> static inline wide kw_lanes_from(wide lanes, int64_t first) {
+  wide number;
+  for (int64_t lane = 0; lane < int64_t(sizeof(wide) / sizeof(lanes[0])); ++lane) number[lane] = lane;
+  return number >= decltype(+lanes[0])(first) ? lanes : wide{};
+}
+"""
 ROW_SNIPPETS["kw_fold_sum"] = """\
 // The sum of function(value) over a block, in 4 vectors of lanes. function takes vectors and scalars.
 template <typename real, typename F>
@@ -113,9 +129,12 @@ static inline double kw_fold_sum(const real* values, int64_t count, F function) 
     d += function(V::load(values + i + 3 * L));
   }
   for (; i + L <= count; i += L) a += function(V::load(values + i));
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<typename V::type>(function(V::load(values + count - L)), L - (count - i));
+    i = count;
+  }
   a = (a + b) + (c + d);
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  double total = kw_add_lanes(__builtin_convertvector(a, typename V::wide));
   for (; i < count; ++i) total += function(values[i]);
   return total;
 }
@@ -128,15 +147,25 @@ template <typename real> struct kw_{name}_of {{
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
     const real before = best;
-    typename V::type a, b;
-    for (int64_t lane = 0; lane < L; ++lane) a[lane] = b[lane] = best;
+    const auto further = [](auto x, auto y) {{ return ((x {op} y) | (x != x)) ? x : y; }};
     int64_t i = 0;
-    for (; i + 2 * L <= count; i += 2 * L) {{
-      const typename V::type x = V::load(values + i), y = V::load(values + i + L);
-      a = ((x {op} a) | (x != x)) ? x : a;
-      b = ((y {op} b) | (y != y)) ? y : b;
+    if (count >= L) {{
+      typename V::type a = V::load(values), b = a, c = a, d = a;
+      for (; i + 4 * L <= count; i += 4 * L) {{
+        a = further(V::load(values + i), a);
+        b = further(V::load(values + i + L), b);
+        c = further(V::load(values + i + 2 * L), c);
+        d = further(V::load(values + i + 3 * L), d);
+      }}
+      for (; i + L <= count; i += L) a = further(V::load(values + i), a);
+      b = further(V::load(values + count - L), b);  // what is left, and some once more
+      a = further(further(a, b), further(c, d));
+      typename V::half low, high;
+      std::memcpy(&low, &a, 16), std::memcpy(&high, reinterpret_cast<const char*>(&a) + 16, 16);
+      low = further(low, high);
+      for (int64_t lane = 0; lane < L / 2; lane += 2) best = kw_{full}(kw_{full}(low[lane], low[lane + 1]), best);
+      i = count;
     }}
-    for (int64_t lane = 0; lane < L; ++lane) best = kw_{full}(best, kw_{full}(a[lane], b[lane]));
     for (; i < count; ++i) best = kw_{full}(best, values[i]);
     if (best == 0) {{  // which zero, the lanes do not know
       for (i = 0; before != 0 && values[i] != 0;) ++i;
@@ -194,10 +223,49 @@ static inline double kw_fold_wide(const real* values, int64_t count, F function)
     a += function(__builtin_convertvector(V::load(values + i), wide));
     b += function(__builtin_convertvector(V::load(values + i + L), wide));
   }
-  a += b;
-  double total = 0;
-  for (int64_t lane = 0; lane < L; ++lane) total += a[lane];
+  if (i + L <= count) {
+    a += function(__builtin_convertvector(V::load(values + i), wide));
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    b += kw_lanes_from<wide>(function(__builtin_convertvector(V::load(values + count - L), wide)), L - (count - i));
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
   for (; i < count; ++i) total += function(double(values[i]));
+  return total;
+}
+"""
+ROW_SNIPPETS["kw_fold_both"] = """\
+// The sums of x - base and of its square over a block of floats, in double.
+static inline double kw_fold_both(const float* values, int64_t count, double base, double& squares) {
+  using V = kw_vector<float>;
+  typedef V::wide wide;
+  constexpr int64_t L = V::lanes;
+  wide a{}, b{}, square_a{}, square_b{};
+  int64_t i = 0;
+  for (; i + 2 * L <= count; i += 2 * L) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    const wide y = __builtin_convertvector(V::load(values + i + L), wide) - base;
+    a += x, b += y, square_a += x * x, square_b += y * y;
+  }
+  if (i + L <= count) {
+    const wide x = __builtin_convertvector(V::load(values + i), wide) - base;
+    a += x, square_a += x * x;
+    i += L;
+  }
+  if (i < count && count >= L) {  // the last lanes of the last vector
+    const wide x = kw_lanes_from<wide>(__builtin_convertvector(V::load(values + count - L), wide) - base,
+                                       L - (count - i));
+    b += x, square_b += x * x;
+    i = count;
+  }
+  double total = kw_add_lanes(a + b);
+  squares = kw_add_lanes(square_a + square_b);
+  for (; i < count; ++i) {
+    const double x = double(values[i]) - base;
+    total += x, squares += x * x;
+  }
   return total;
 }
 """
@@ -205,7 +273,9 @@ ROW_SNIPPETS["kw_moments_of"] = """\
 // Mean and biased variance: squared deviations from each block's own mean, joined by Chan's formula. Sums are
 // relative to the first element, so that a constant row has exactly that mean and no variance: a norm
 // divides what rounding leaves by the square root of its epsilon. They are in double, as PyTorch's are: neither
-// squares nor sums of them leave its range where the elements are floats.
+// squares nor sums of them leave its range where the elements are floats. Of floats one walk has both sums: the first
+// element is one of theirs, so that its squared distance from the mean is at most the sum of all, and a variance loses
+// the digits of their number alone.
 template <typename real> struct kw_moments_of {
   double count = 0, total = 0, squares = 0;
   real origin = 0;
@@ -219,6 +289,11 @@ template <typename real> struct kw_moments_of {
   void block(const real* values, int64_t n) {
     if (count == 0 && n > 0) origin = std::abs(values[0]) <= std::numeric_limits<real>::max() ? values[0] : real(0);
     const double base = origin;
+    if constexpr (sizeof(real) == 4) {
+      double squares;
+      const double sum = kw_fold_both(values, n, base, squares);
+      return join(double(n), sum, squares - sum * (sum / n));
+    }
     const double sum = kw_fold_wide(values, n, [base](auto x) { return x - base; });
     const double mean = base + sum / n, rest = sum / n - (mean - base);
     const double around = kw_fold_wide(values, n, [mean](auto x) { return (x - mean) * (x - mean); });
