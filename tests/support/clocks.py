@@ -27,4 +27,5 @@ def drop_nothing() -> pytest.MonkeyPatch:
     patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
     patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
     patch.setattr("kernelwright.timing.clock.flush_bytes", lambda: 4096)
+    patch.setattr("kernelwright.judge.clock.timing.flush_bytes", lambda: 1 << 20)
     return patch
