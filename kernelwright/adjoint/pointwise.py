@@ -139,10 +139,11 @@ def _by_logarithm(g: Node, a: Operand, b: Operand) -> Sequence[Node | None]:
 
 
 def _angle(g: Node, a: Node, b: Node) -> Sequence[Node]:
-    """b g / (a^2 + b^2) and -a g / (a^2 + b^2), and zero where both are."""
+    """b g / (a^2 + b^2) and -a g / (a^2 + b^2), and zero where both are; as PyTorch multiplies, for what leaves the
+    range of its type."""
     length = add(_squared(a), _squared(b))
-    share = where(apply("eq", length, 0.0), 0.0, div(g, length))
-    return mul(share, b), mul(share, neg(a))
+    share = where(apply("eq", length, 0.0), 0.0, apply("reciprocal", length))
+    return mul(mul(g, b), share), mul(mul(g, neg(a)), share)
 
 
 def _between(x: Node, low: Operand, high: Operand) -> Node:

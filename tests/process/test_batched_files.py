@@ -53,7 +53,7 @@ def test_batched_products_are_certified_by_emulation(tmp_path, monkeypatch):
     monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
     result = kernelwright.optimize(problem_of(tmp_path, "stored"), effort="quick", target="cuda")
     assert [k.kind for k in result.modes[0].kernels] == ["batched product"] * 2
-    assert result.source.count("__launch_bounds__") == 2
+    assert result.source.count("__launch_bounds__") == result.source.count("__global__") >= 2
     words = " ".join(render_text(result).split())
     assert "Checked by emulation" in words and "128 products of 32 x 12 and 12 x 32 matrices" in words
     assert "Stays with PyTorch" not in words
