@@ -275,10 +275,12 @@ def test_internal_errors_are_reported(capfd, monkeypatch, tmp_path):
 
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernelwright.pipeline, "optimize", fails)
-    assert cli.run(["optimize", "x.py", "--json", "--quiet"]) == 70
+    file = tmp_path / "x.py"
+    file.write_text("")
+    assert cli.run(["optimize", str(file), "--json", "--quiet"]) == 70
     captured = capfd.readouterr()
     assert "internal error KW900" in captured.err
-    assert "kernelwright optimize x.py" in captured.err
+    assert f"kernelwright optimize {file}" in captured.err
     found = json.loads(captured.out)["error"]
     assert "ZeroDivisionError: a fault of ours" in Path(found["traceback"]).read_text()
 
