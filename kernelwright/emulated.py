@@ -59,7 +59,7 @@ def _with_the_same_contractions(modes: list[ModeProgram], plans: Sequence[Plan])
         small = {n: c for n, c in wanted.items() if n.operator.operations(n) <= _EMULATED_OPERATIONS}
         left = max(left, len(wanted) - len(small))
         result.append(replace(mode, plan=make_plan(mode.plan.graph, mode.captured, move_bias=True, contractions=small,
-                                                 fuses_products=mode.plan.fuses_products)))
+                                                 fused_products=mode.plan.fused_products)))
     return result, left
 
 

@@ -72,7 +72,7 @@ class StepBack:
         move_bias = not self.whole and (device.adds_bias_apart or bool(self.channels_last))
         return make_plan(self.rewriting.graph, captured, self.kept, move_bias=move_bias,
                          channels_last=self.channels_last, contractions=self.contractions,
-                         fuses_products=() if self.whole else device.fuses_products)
+                         fused_products=() if self.whole else device.fused_products)
 
 
 def steps_back(captured: Graph, device: Device, reason: str, rewriting: Rewriting | None = None,

@@ -165,7 +165,7 @@ def keeping(mode: ModeProgram, kept: dict[Node, str], device: Device) -> ModePro
     return replace(mode, plan=make_plan(mode.rewriting.graph, mode.captured, {**mode.plan.kept, **kept},
                                         move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
                                         channels_last=mode.plan.channels_last, contractions=mode.plan.contractions,
-                                        fuses_products=mode.plan.fuses_products))
+                                        fused_products=mode.plan.fused_products))
 
 
 def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
@@ -182,7 +182,7 @@ def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
     graph = replace(graph, outputs=(*graph.outputs, *own), results=(*graph.results, *(Result() for _ in own)))
     plan = make_plan(graph, mode.captured, mode.plan.kept, channels_last=mode.plan.channels_last,
                      move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
-                     contractions=mode.plan.contractions, fuses_products=mode.plan.fuses_products)
+                     contractions=mode.plan.contractions, fused_products=mode.plan.fused_products)
     assert list(plan_tensors(plan)) == list(plan_tensors(mode.plan)), "a program that saves is called like the other"
     known[device] = plan
     return plan
@@ -291,7 +291,7 @@ def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] 
         last = mode.plan.channels_last & nodes
         kept = {n: reason for n, reason in mode.plan.kept.items() if n in nodes}
         plan = make_plan(rewriting.graph, captured, kept, move_bias=device.adds_bias_apart or bool(last),
-                         channels_last=last, fuses_products=mode.plan.fuses_products)
+                         channels_last=last, fused_products=mode.plan.fused_products)
         return replace(mode, captured=captured, rewriting=rewriting,
                        plan=replace(plan, layout=mode.plan.layout if last else ""))
 

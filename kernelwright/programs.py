@@ -167,7 +167,7 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
                 with stages.stage("plan", words_of(name)):
                     chosen = predicted(rewriting.graph, graph, device) if predict else {}
                     plan = make_plan(rewriting.graph, graph, move_bias=device.adds_bias_apart, contractions=chosen,
-                                     fuses_products=device.fuses_products)
+                                     fused_products=device.fused_products)
                     plan = predicted_plan(plan, graph, device)
                     modes.append(with_failures(ModeProgram(name, candidate, graph, rewriting, plan, recordings)))
             except Exception as error:

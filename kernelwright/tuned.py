@@ -78,7 +78,7 @@ class Tuning:
     plans: contractions.Plans = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plans = contractions.Plans(self.device.fuses_products)
+        self.plans = contractions.Plans(self.device.fused_products)
 
     def build_ahead(self, modes: list[ModeProgram]) -> None:
         """Compile what :meth:`modes` is going to measure of contractions, while something else goes on: on a machine
@@ -200,7 +200,7 @@ class Tuning:
                 if not seconds and recall(_CONTRACTED, key) is None:  # to ask for each takes seconds of a deep network
                     chosen = self._unmeasured(mode, kept)
                     unmeasured += len(chosen)
-                    worth = contractions.worth_trying(mode.plan.graph, kept, fuses_products=mode.plan.fuses_products)
+                    worth = contractions.worth_trying(mode.plan.graph, kept, fused_products=mode.plan.fused_products)
                     late += [n for n in worth if n not in chosen]
                     plans[mode.program] = self._with(mode, kept, chosen) if chosen else mode.plan
                     continue
@@ -231,7 +231,7 @@ class Tuning:
         """The mode's plan in which these contractions become kernels, and the operators of ``kept`` stay."""
         return make_plan(mode.plan.graph, mode.captured, kept, move_bias=True, contractions=chosen,
                          channels_last=mode.plan.channels_last.difference(chosen),
-                         fuses_products=mode.plan.fuses_products)
+                         fused_products=mode.plan.fused_products)
 
     def _unmeasured(self, mode: ModeProgram, kept: dict[Node, str]) -> dict[Node, KernelConfig]:
         """The contractions that become kernels by what is predicted: those that promise most of what can be gained,

@@ -24,8 +24,6 @@ _CLAMPS = frozenset(("clamp.default", "clamp_min.default", "clamp_max.default", 
 CHOOSING = {"amax": frozenset(("max.dim", "adaptive_max_pool1d.default", "adaptive_max_pool2d.default",
                                "adaptive_max_pool3d.default")), "amin": frozenset(("min.dim",))}
 _SHARING = {"amax": frozenset(("amax.default", "max.default")), "amin": frozenset(("amin.default", "min.default"))}
-
-
 #: What a comparison that chooses a bound, and one that chooses a place, stand for.
 _CLAMPED = {"le": "clamp_min", "ge": "clamp_max"}
 _EXTREMUM = {"argmax": "amax", "argmin": "amin"}

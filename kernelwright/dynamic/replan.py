@@ -111,7 +111,7 @@ def _planned(found: ModeProgram, mode: ModeProgram, device: Device) -> Plan:
     kept = {same[node]: reason for node, reason in plan.kept.items() if node in same}
     contractions = {same[node]: config for node, config in plan.contractions.items() if node in same}
     made = make_plan(found.rewriting.graph, found.captured, kept, move_bias=device.adds_bias_apart or bool(last),
-                     channels_last=last, contractions=contractions, fuses_products=plan.fuses_products)
+                     channels_last=last, contractions=contractions, fused_products=plan.fused_products)
     return replace(made, layout=plan.layout)
 
 

@@ -279,7 +279,7 @@ def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterat
     where the target has such kernels the one with every contraction as a kernel, too."""
     with _Stage("plan"):
         plan = make_plan(graph, captured, move_bias=device.adds_bias_apart,
-                         fuses_products=tuple(kind for kind, record in _FUSED.items() if has_skeleton(record, target)))
+                         fused_products=tuple(kind for kind, record in _FUSED.items() if has_skeleton(record, target)))
     yield plan, ""
     operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n.op not in ("constant", "literal")]
     last = frozenset(n for n in operators if can_be_channels_last(n))

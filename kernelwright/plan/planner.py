@@ -55,7 +55,7 @@ class _Failed(Exception):
 
 def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None, *, move_bias: bool = False,
               channels_last: frozenset[Node] = frozenset(), contractions: Mapping[Node, KernelConfig] | None = None,
-              fuses_products: tuple[str, ...] = (), known: dict[Hashable, Any] | None = None) -> Plan:
+              fused_products: tuple[str, ...] = (), known: dict[Hashable, Any] | None = None) -> Plan:
     """The steps of ``graph`` (rewritten from ``captured``).
 
     kept: nodes of the graph that must stay torch calls, with reasons; of a contraction with a
@@ -65,7 +65,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
-    fuses_products: the kinds of kernels that products may become with what stands around them, of
+    fused_products: the kinds of kernels that products may become with what stands around them, of
     :data:`kernelwright.plan.lowering.fused.FUSED`.
     known: what plans of the same graph have compiled of groups by then, to which this one adds: what they have in
     common is not compiled again. It keeps their nodes alive, and lives no longer than a run.
@@ -75,7 +75,7 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     captured_operators = {(n.op, id(n.origin), n.dtype) for n in captured.nodes()}
     while True:
         try:
-            plan = _attempt(graph, kept, move_bias, channels_last, products, fuses_products, known)
+            plan = _attempt(graph, kept, move_bias, channels_last, products, fused_products, known)
         except _Failed as failed:  # what is at fault stays with PyTorch, and the rest is planned
             nodes = [n for n in failed.nodes if n not in kept_whole(kept)]
             if not nodes:
@@ -115,7 +115,7 @@ def _lone(step: KernelStep, captured_operators: set[tuple[str, int, str]], chann
 
 
 def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last: frozenset[Node],
-             products: dict[Node, KernelConfig], fuses_products: tuple[str, ...],
+             products: dict[Node, KernelConfig], fused_products: tuple[str, ...],
              known: dict[Hashable, Any]) -> Plan:
     """One plan under a set of kept nodes; grouping is refined until every access is affine.
 
@@ -128,11 +128,11 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     roots = list(dict.fromkeys([*graph.outputs, *(e.value for e in effects), *(c.value for c in asked)]))
     whole: set[Node] = set()
     apart = frozenset((*kept_whole(kept), *unrolled(kept), *products, *channels_last))
-    rolled = "rolled", fuses_products, *roots, apart
+    rolled = "rolled", fused_products, *roots, apart
     if rolled not in known:
         known[rolled] = roll(roots, apart)
-        if fuses_products:
-            known[rolled] = with_fused(roots, apart, known[rolled], fuses_products)
+        if fused_products:
+            known[rolled] = with_fused(roots, apart, known[rolled], fused_products)
     while True:
         lowered = prepare(roots, kept_whole(kept), move_bias, channels_last, products, whole,
                           known[rolled])
@@ -148,7 +148,7 @@ def _attempt(graph: Graph, kept: dict[Node, str], move_bias: bool, channels_last
     left = tuple(u for u in updates if u.name not in written)
     checks = tuple(replace(c, value=lowered.values[c.value]) for c in asked if c.is_truth)
     return Plan(graph, tuple(alternating(steps)), results, left, kept, channels_last, contractions=products,
-                checks=checks, fuses_products=fuses_products)
+                checks=checks, fused_products=fused_products)
 
 
 def _asked(graph: Graph, kept: Collection[Node]) -> list[Check]:

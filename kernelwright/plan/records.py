@@ -156,7 +156,7 @@ class Plan:
     kept: nodes of the graph that stay torch calls, with the reason for the report, which for contractions may be a
     :class:`LibraryCall`; or that are steps of a loop, each for itself (:class:`Unrolled`).
     channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
-    words for the report. contractions: contractions of the graph that are kernels, and how. fuses_products: the
+    words for the report. contractions: contractions of the graph that are kernels, and how. fused_products: the
     kinds of kernels that products may be with what stands around them.
     """
 
@@ -169,7 +169,7 @@ class Plan:
     layout: str = ""
     contractions: dict[Node, KernelConfig] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
-    fuses_products: tuple[str, ...] = ()
+    fused_products: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelStep, ...]:

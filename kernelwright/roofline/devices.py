@@ -60,7 +60,7 @@ class Device:
         return self.kind == "cuda"
 
     @property
-    def fuses_products(self) -> tuple[str, ...]:
+    def fused_products(self) -> tuple[str, ...]:
         """The kinds of kernels that products become with what stands around them: attention, which on a GPU takes the
         matrix units of compute capability 9.0, and batched products, which were made for the memory of one."""
         if self.kind == "cpu":

@@ -81,12 +81,12 @@ def library_name(node: Node) -> str:
     return "cuDNN" if node.op == "convolution" else "cuBLAS"
 
 
-def worth_trying(graph: Graph, kept: Mapping[Node, str], *, fuses_products: tuple[str, ...]) -> list[Node]:
+def worth_trying(graph: Graph, kept: Mapping[Node, str], *, fused_products: tuple[str, ...]) -> list[Node]:
     """The contractions of a graph that kernels exist for and that are not over before a kernel starts.
-    fuses_products: kinds of kernels whose products are theirs."""
+    fused_products: kinds of kernels whose products are theirs."""
     found = [n for n in graph.nodes() if n not in kept and can_contract(n)
              and n.operator.operations(n) >= _LEAST_OPERATIONS]
-    taken = fused(graph, kept, fuses_products) if found else frozenset()
+    taken = fused(graph, kept, fused_products) if found else frozenset()
     return [n for n in found if n not in taken]
 
 
@@ -102,14 +102,14 @@ def predicted(graph: Graph, captured: Graph, device: Device, kept: Mapping[Node,
     """
     core = "wgmma" if any(name in device.name.split() for name in _HOPPER) else "mma"
     every = {n: KernelConfig("native" if n.dtype in NARROW_TYPES else "fp16x3", lines=core == "wgmma")
-             for n in worth_trying(graph, kept, fuses_products=device.fuses_products)
+             for n in worth_trying(graph, kept, fused_products=device.fused_products)
              if not clearly or (n.dtype == "float32" and not _rounds(n))}
     share = _CLEAR if clearly else _WIN_ALONE
     promising = {n: config for n, config in every.items()
                  if predicted_seconds(n, n.bytes, device) < share * node_seconds(n, device)}
     if not every:
         return {}
-    plans = plans or Plans(device.fuses_products)
+    plans = plans or Plans(device.fused_products)
     while True:
         steps = contraction_steps(plans.of(graph, captured, kept, promising)) if promising else []
         best = [(s, next(iter(tilings(contraction_of(s), core)), None)) for s in steps]
@@ -141,8 +141,8 @@ class Plans:
     ones are asked for wherever tuning goes on from what is known by then. candidates: those of contractions that were
     found already, by all that they depend on."""
 
-    def __init__(self, fuses_products: tuple[str, ...] = ()) -> None:
-        self.fuses_products = fuses_products
+    def __init__(self, fused_products: tuple[str, ...] = ()) -> None:
+        self.fused_products = fused_products
         self._made: dict[Hashable, tuple[Graph, Plan]] = {}
         self._known: dict[Hashable, Any] = {}
         self.candidates: dict[str, Candidates] = {}
@@ -152,7 +152,7 @@ class Plans:
         key = id(graph), tuple(kept.items()), tuple(configs.items())
         if key not in self._made:
             plan = make_plan(graph, captured, dict(kept), move_bias=True, contractions=configs,
-                             fuses_products=self.fuses_products, known=self._known)
+                             fused_products=self.fused_products, known=self._known)
             self._made[key] = graph, plan  # the graph keeps its identity
             if len(self._made) > _PLANS:
                 del self._made[next(iter(self._made))]
@@ -190,7 +190,7 @@ def choose(graph: Graph, captured: Graph, kept: Mapping[Node, str], own: Mapping
     memory order than they are measured in; asked where one of those was measured that have several. plans: those that
     an earlier call for the same graph has made.
     """
-    plans = plans or Plans(row.fuses_products)
+    plans = plans or Plans(row.fused_products)
     tries = _tries(graph, captured, kept, device, row, budget, plans, strict=strict)
     missing, measured, after = tries.missing, tries.measured, tries.after
     now = measure_cases(missing, own, device, row, budget, build_all, strict=strict, seconds=seconds, there=there)
@@ -271,7 +271,7 @@ class _Tries:
 
 def _tries(graph: Graph, captured: Graph, kept: Mapping[Node, str], device: torch.device, row: Device, budget: Budget,
            plans: Plans, *, strict: bool) -> _Tries:
-    nodes = worth_trying(graph, kept, fuses_products=plans.fuses_products)
+    nodes = worth_trying(graph, kept, fused_products=plans.fused_products)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else WGMMA
     # Two lines of windows are two output phases of a tile, which the portable core has not.
     lines = capability == WGMMA

@@ -190,7 +190,7 @@ def first_plan(plan: Plan, captured: Graph, device: Device) -> Plan:
     """The plan with no convolution channels-last."""
     kept = {n: r for n, r in plan.kept.items() if r != ALONE}
     return make_plan(plan.graph, captured, kept, move_bias=device.adds_bias_apart, contractions=plan.contractions,
-                     fuses_products=plan.fuses_products)
+                     fused_products=plan.fused_products)
 
 
 def promising(seconds: Seconds, device: Device) -> frozenset[Node]:
@@ -228,13 +228,13 @@ def channels_last_plan(plan: Plan, captured: Graph, seconds: Seconds, device: De
     if not chosen:
         return None
     free = make_plan(plan.graph, captured, move_bias=True, channels_last=chosen, contractions=plan.contractions,
-                     fuses_products=plan.fuses_products)
+                     fused_products=plan.fused_products)
     moving = {n for s in free.kernels if s.transposes for n in s.covers}
     kept = {n: r for n, r in plan.kept.items() if r != ALONE and not (r.startswith(SLOWER) and n in moving)}
 
     def laid_out(contractions: Mapping[Node, KernelConfig]) -> Plan:
         return make_plan(plan.graph, captured, kept, move_bias=True, channels_last=chosen, contractions=contractions,
-                         fuses_products=plan.fuses_products)
+                         fused_products=plan.fused_products)
 
     # What stores into this order may need other tiles than those that it was measured in.
     result = laid_out(fitting(laid_out, plan.contractions))

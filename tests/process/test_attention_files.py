@@ -86,7 +86,7 @@ def test_files_of_the_host_are_as_eager_is(name, tmp_path):
 def planned(folder: Path, name: str) -> Plan:
     problem = load_problem(problem_of(folder, name), device="cpu")
     graph = capture(problem.make_model(0).eval(), tuple(problem.make_inputs(0)))
-    return make_plan(graph, graph, fuses_products=FUSED)
+    return make_plan(graph, graph, fused_products=FUSED)
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -99,7 +99,7 @@ def test_attention_that_loses_goes_back(name, tmp_path):
     lost = regions.losing_regions(plan, {form: {"kernels": 1.5, "torch": 1.0}})
     assert set(lost) == set(step.covers)
     assert all(isinstance(reason, Unrolled) == step.rolls for reason in lost.values())
-    again = make_plan(plan.graph, plan.graph, lost, fuses_products=FUSED)
+    again = make_plan(plan.graph, plan.graph, lost, fused_products=FUSED)
     assert not any(s.name.endswith("attention") for s in again.kernels)
     left = [s.node for s in again.steps if not isinstance(s, KernelStep)]
     assert any("attention" in n.get("target", "") for n in left) == name.startswith("PyTorch's")

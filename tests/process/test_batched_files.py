@@ -70,7 +70,7 @@ def test_files_are_as_eager_is(name, tmp_path):
 def planned(folder: Path) -> Plan:
     problem = load_problem(problem_of(folder, "stored"), device="cpu")
     graph = capture(problem.make_model(0).eval(), tuple(problem.make_inputs(0)))
-    return make_plan(graph, graph, fuses_products=FUSED)
+    return make_plan(graph, graph, fused_products=FUSED)
 
 
 def test_a_product_that_loses_goes_back(tmp_path):
@@ -81,6 +81,6 @@ def test_a_product_that_loses_goes_back(tmp_path):
     assert not regions.losing_regions(plan, {form: {"kernels": 0.5, "torch": 1.0}})
     lost = regions.losing_regions(plan, {form: {"kernels": 1.5, "torch": 1.0}})
     assert set(lost) == set(last[0].covers) and all(isinstance(reason, Unrolled) for reason in lost.values())
-    again = make_plan(plan.graph, plan.graph, lost, fuses_products=FUSED)
+    again = make_plan(plan.graph, plan.graph, lost, fused_products=FUSED)
     assert [s.kernel for s in again.kernels if isinstance(s.kernel, BatchedProduct)] == [first[0].kernel]
     assert [s.node.op for s in again.steps if isinstance(s, TorchStep) and s.node.kind == "linear"] == ["matmul"]

@@ -47,16 +47,16 @@ def planned(function: Callable, inputs: tuple[torch.Tensor, ...], *, rewrite: bo
     model = Of(function, **parts).eval()
     graph = capture(model, inputs)
     final = rewrite_with(graph, all_anchors(graph))[0] if rewrite else graph
-    plan = make_plan(final, graph, fuses_products=FUSED)
+    plan = make_plan(final, graph, fused_products=FUSED)
     agrees(plan, graph, model, inputs)
-    assert not attentions(make_plan(final, graph)) and plan.fuses_products
+    assert not attentions(make_plan(final, graph)) and plan.fused_products
     left: dict = {}
     for step in attentions(plan):
         assert step.kernel.input_dtypes == tuple(n.dtype for n in step.inputs)
         assert step.rolls == (len(step.covers) > 1)
         left |= step.left("slower")
     if left:
-        again = make_plan(final, graph, left, fuses_products=FUSED)
+        again = make_plan(final, graph, left, fused_products=FUSED)
         assert not attentions(again)
         assert all(isinstance(reason, Unrolled) or n.op == "opaque" for n, reason in left.items())
         agrees(again, graph, model, inputs)
@@ -311,7 +311,7 @@ def test_forms_that_are_none(name, rewrite):
 ])
 def test_other_types_are_left(function):
     graph = capture(Of(function), heads())
-    assert not attentions(make_plan(graph, graph, fuses_products=FUSED))
+    assert not attentions(make_plan(graph, graph, fused_products=FUSED))
 
 
 # Several, and around them ----------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_nan_reaches_what_it_reaches_in_the_model(name, operand):
     given[operand][0, 1, 30, 2] = math.nan
     model = Of(function)
     graph = capture(model, inputs)
-    plan = make_plan(graph, graph, fuses_products=FUSED)
+    plan = make_plan(graph, graph, fused_products=FUSED)
     assert attentions(plan)
     (found,), _ = run_plan(plan, values_of(model, graph, tuple(given)))
     assert torch.equal(found.isnan(), model(*given).isnan()) and found.isnan().any() and not found.isnan().all()

@@ -57,7 +57,7 @@ def planned(function: Callable, inputs: tuple[torch.Tensor, ...], *, rewritten: 
     model = Of(function).eval()
     graph = capture(model, inputs)
     final = rewrite(graph, H200).graph if rewritten else graph
-    plan = make_plan(final, graph, fuses_products=FUSED)
+    plan = make_plan(final, graph, fused_products=FUSED)
     agrees(plan, graph, model, inputs)
     assert not batched(make_plan(final, graph))
     left: dict = {}
@@ -67,7 +67,7 @@ def planned(function: Callable, inputs: tuple[torch.Tensor, ...], *, rewritten: 
         assert all(isinstance(reason, Unrolled) == step.rolls for reason in step.left("slower").values())
         left |= step.left("slower")
     if left:
-        again = make_plan(final, graph, left, fuses_products=FUSED)
+        again = make_plan(final, graph, left, fused_products=FUSED)
         assert not batched(again)
         agrees(again, graph, model, inputs)
         assert set(left) <= fused(final, {}, FUSED) and not set(left) & fused(final, left, FUSED)
@@ -170,7 +170,7 @@ def test_others_stay_as_they_were(name):
     function, inputs = LEFT[name]
     model = Of(function).eval()
     graph = capture(model, inputs)
-    plan, plain = (make_plan(graph, graph, fuses_products=fuses) for fuses in (FUSED, ()))
+    plan, plain = (make_plan(graph, graph, fused_products=fuses) for fuses in (FUSED, ()))
     assert plan.steps == plain.steps and not batched(plan)
 
 
@@ -208,7 +208,7 @@ def test_an_operand_that_others_read_is_stored_and_read():
 def test_sixteen_bits():
     inputs = tuple(x.to(torch.bfloat16).repeat(4, 1, 1, 1) for x in heads(N, D))
     graph = capture(Of(lambda m, x, y: torch.einsum("blhn,blhp->bhpn", x * 0.5, y)).eval(), inputs)
-    (step,) = batched(make_plan(graph, graph, fuses_products=FUSED))
+    (step,) = batched(make_plan(graph, graph, fused_products=FUSED))
     assert step.kernel.input_dtypes == ("bfloat16", "bfloat16") and step.kernel.output_dtypes == ("bfloat16",)
 
 

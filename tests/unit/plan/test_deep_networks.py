@@ -171,7 +171,7 @@ def work(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> 
     taken = counted("what attention takes", lambda: taken_whole(rewritten, {}, FUSED))
     others = {n: config for n, config in chosen.items() if n not in taken}
     fused = counted("plan with attention", lambda: make_plan(rewritten, graph, move_bias=True, contractions=others,
-                                                             fuses_products=FUSED))
+                                                             fused_products=FUSED))
     attentions = [s for s in fused.kernels if isinstance(s.kernel, AttentionKernel)]
     assert len(attentions) == sum(isinstance(m, Attention) for m in model.modules())
     (plan,), sources = counted("generate", lambda: generate([plan], "cuda"))
