@@ -129,8 +129,9 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         # What is known was asked at first: without time nothing is added to it but what is predicted.
         better, other = modes, text
         tuning.predicts = has_memory
+        planned = [p or m for m, p in zip(modes, same, strict=True)]
         if seconds or budget.until_end() >= SHARE_OF_FIRST * took:
-            better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], seconds)
+            better = tuning.modes(planned, seconds)
             better, other, _ = written(problem, better, example, target, device)
         budget.done("tune")
         untried = tuning.untried
@@ -144,6 +145,19 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
         keep(text)
+        # What waits is measured in what the checks have left.
+        while untried == tuning.untried and _as_tuned(modes, better) and (waiting := tuning.waiting) and (
+                seconds := further_seconds(budget, took)):
+            better = tuning.modes(planned, seconds)
+            better, other, _ = written(problem, better, example, target, device)
+            untried = tuning.untried
+            if other != text:
+                last = modes, text, emitted, certificates
+                modes, text, emitted, certificates = \
+                    _in_memory(partial(certified, better, before=last), truths) or _without_memory(last)
+                keep(text)
+            if tuning.waiting >= waiting:
+                break
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone, choose=True)
@@ -249,6 +263,19 @@ def tuning_seconds(budget: Budget, took: float) -> float:
     build, check and time what they change. took: seconds of the first build and check."""
     wanted = max(budget.share("tune"), _LEAST_TUNING * budget.until_end())
     return max(0.0, min(wanted, budget.until_end() - SHARE_OF_FIRST * took - _LEAST_SECONDS))
+
+
+def _as_tuned(modes: list[ModeProgram], tuned: list[ModeProgram]) -> bool:
+    """Whether modes passed as they were tuned: none stepped back."""
+    return len(modes) == len(tuned) and all(m.plan is t.plan and m.backward is t.backward
+                                            for m, t in zip(modes, tuned, strict=True))
+
+
+def further_seconds(budget: Budget, took: float) -> float:
+    """Seconds for what waits after a first round of measurements: what of the run is left before baselines, but for a
+    build and a check and for the clock; 0 where that is not worth a round."""
+    seconds = budget.left() - took - budget.share("time") - _LEAST_SECONDS
+    return seconds if seconds >= _LEAST_TUNING * budget.seconds else 0.0
 
 
 def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:

@@ -105,9 +105,9 @@ class TrainingStep(nn.Module):
             with torch.enable_grad():
                 found = flatten(self.module(*inputs)).values()
                 results = [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
-                if not self.directions:
-                    draws = torch.Generator().manual_seed(0)
-                    self.directions = [torch.randn(t.shape, generator=draws, dtype=torch.float64).to(t.device, t.dtype)
+                if not self.directions:  # drawn where they are: the processor takes a minute for a billion of them
+                    draws = {t.device: torch.Generator(t.device).manual_seed(0) for t in results}
+                    self.directions = [torch.randn(t.shape, generator=draws[t.device], dtype=t.dtype, device=t.device)
                                        for t in results]
                 return torch.autograd.grad(results, self.leaves, self.directions, allow_unused=True)
         finally:
