@@ -154,8 +154,8 @@ Policy = Annotated[str, _one_of(
     "match|strict|any", "--precision", help="match: never less accurate than the model as PyTorch runs it; "
     "strict: float32; any: TF32 and 16-bit arithmetic too, ranked in classes of their own.")]
 Rules = Annotated[str, _one_of(
-    "kernelwright|kernelbench|flashinfer|all", "--rules", help="State beside the verdict what the rules of "
-    "others say; several with commas between them.")]
+    "kernelwright|kernelbench|kernelbench-2025|flashinfer|all", "--rules", help="State beside the verdict what the "
+    "rules of others say; several with commas between them.")]
 Backward = Annotated[bool, typer.Option("--backward", help="Compare gradients, too.")]
 OwnKernels = Annotated[bool, typer.Option(
     "--own-kernels", help="Refuse candidates whose result does not come from their own kernels.")]

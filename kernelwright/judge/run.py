@@ -14,7 +14,7 @@ from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
 from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
 from kernelwright.judge.check.constants import fixed_state
-from kernelwright.judge.check.kept_profiles import kept_profile
+from kernelwright.judge.check.kept_profiles import kept_profile, kept_self_test
 from kernelwright.judge.check.own_share import measure_own_share
 from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
 from kernelwright.judge.check.refusals import ghost
@@ -51,7 +51,8 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     """Judge candidates for the problem at ``path``, each in a process of its own; see `JudgeResult`.
 
     ``begun`` hears the place of each candidate in ``candidates`` when its turn comes, ``told`` its result, without a
-    rank, as soon as that stands. In ``profiles``, a folder, problem profiles are kept (`kept_profile`).
+    rank, as soon as that stands. In ``profiles``, a folder, problem profiles and self-tests are kept (`kept_profile`,
+    `kept_self_test`).
 
     Raises the coded errors of loading the problem, ForwardRaised (KW114) where its model does not run, StateNotPlain
     (KW121) where its state cannot be handed over. Nothing that a candidate does is raised.
@@ -64,7 +65,8 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
     with progress.stage("load"):
         problem = load_problem(path, device=device, tiny=settings.tiny, model=settings.model)
     with progress.stage("self-test"):
-        fitness = self_test(device, limits)
+        tried = lambda: self_test(device, limits)  # noqa: E731
+        fitness = tried() if profiles is None else kept_self_test(profiles, device, settings.seed or 0, tried)
     with progress.stage("profile"):
         kept = kept_for(problem)
         make = lambda: make_profile(problem, settings.seed or 0, budget.profile, kept=kept)  # noqa: E731

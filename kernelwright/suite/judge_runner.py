@@ -20,6 +20,7 @@ from kernelwright.judge.records import NOT_JUDGED, NOT_PASSED, PASSED, Candidate
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.names import natural
+from kernelwright.problem.memory import says_out_of_device_memory
 from kernelwright.processors import processors
 from kernelwright.progress import Progress, about_left, time_in_words
 from kernelwright.report import units
@@ -49,6 +50,8 @@ MOST_ATTEMPTS = 3
 LIMIT_SECONDS = 3600.0
 #: Verdicts of which another run may be another: the judge's own doing, or the machine's.
 PASSING = frozenset({"JUDGE-UNFIT", "JUDGE-BUSY", "JUDGE-ERROR"})
+#: A verdict that may be due to what other processes use: it counts only where nothing else ran beside the candidate.
+SHORT_OF_MEMORY = "CRASH-MEMORY"
 #: Problems that the text lists one by one.
 MOST_LISTED = 60
 
@@ -151,7 +154,8 @@ def judge_set(path: Path | str, settings: JudgeSettings, options: SuiteOptions, 
     try:
         machine = find_machine(options)
         keys = {entry.id: entry.key(kept, machine) for entry in entries}
-        driver = _Driver(entries, keys, kept, settings.seed or 0, store, progress, told)
+        driver = _Driver(entries, keys, kept, settings.seed or 0, store, progress, told,
+                         together=options.workers != 1 or len(options.devices) > 1)
         if driver.found:
             progress.say(f"{driver.found} of {len(entries)} candidates have results already")
         if jobs := driver.jobs(_job_size(len(driver.missing), options)):
@@ -202,6 +206,8 @@ class _Candidate:
     key: str
     entries: list[Entry]
     attempts: int = 0
+    alone: bool = False
+    """Whether nothing runs beside it any more, as there was too little memory."""
 
 
 @dataclass(slots=True)
@@ -215,6 +221,8 @@ class _Driver:
     store: _Store
     progress: Progress
     told: Callable[[Mapping[str, Any]], None]
+    together: bool = False
+    """Whether candidates of several jobs are judged at once."""
     missing: dict[str, _Candidate] = field(default_factory=dict)
     """By key, what has no result yet."""
     found: int = 0
@@ -223,6 +231,8 @@ class _Driver:
     """By job, the keys of its candidates."""
     at: dict[str, str] = field(default_factory=dict)
     """By job, the key of the candidate that began last."""
+    short: set[str] = field(default_factory=set)
+    """Keys of candidates that had too little memory beside others."""
     number: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -252,7 +262,7 @@ class _Driver:
         name = f"{plain_name(first.problem)}.{self.number}"
         self.running[name] = [candidate.key for candidate in candidates]
         given = {"candidates": [{"key": c.key, "path": str(c.entries[0].candidate_path)} for c in candidates],
-                 "seed": self.seed}
+                 "seed": self.seed, **({"on_machine": 1} if alone else {})}
         return Job(name, first.problem, str(first.problem_path), first.problem_sha256,
                    first.problem_path.stat().st_size, given, alone)
 
@@ -264,6 +274,9 @@ class _Driver:
         if told["kind"] == BEGUN:
             self.at[job] = key
             self.missing[key].attempts += 1
+        elif told["kind"] == JUDGED and self.together and not self.missing[key].alone \
+                and told["result"]["verdict"] == SHORT_OF_MEMORY:
+            self.short.add(key)
         elif told["kind"] == JUDGED:
             self._close(key, job, told["result"], told["device"], told["versions"], None)
 
@@ -272,9 +285,19 @@ class _Driver:
         name = record["problem"]
         left = [self.missing[key] for key in self.running.pop(name, ()) if key in self.missing]
         at = self.at.pop(name, None)
+        jobs = self._left(record, [candidate for candidate in left if candidate.key not in self.short], at)
+        for candidate in left:
+            if candidate.key in self.short:
+                self.short.remove(candidate.key)
+                candidate.alone = True
+                jobs.append(self._job([candidate], alone=True))
+        return jobs
+
+    def _left(self, record: Mapping[str, Any], left: Sequence[_Candidate], at: str | None) -> list[Job]:
+        """Jobs for what a job's process has left that ended while it was at the candidate ``at``."""
+        name, error = record["problem"], record["error"]
         if not left:
             return []
-        error = record["error"]
         if record["state"] == "error" or at is None:  # nothing of the candidates': the problem, or its profile
             attempts = max(candidate.attempts for candidate in left) + (at is None)
             if record["state"] == "error" or attempts >= MOST_ATTEMPTS:
@@ -283,7 +306,7 @@ class _Driver:
                 return []
             for candidate in left:
                 candidate.attempts = attempts
-            return [self._job(left)]
+            return [self._job(left, alone=self.together and _says_memory(record))]
         what = (error or {}).get("what", "it ended")
         self.progress.say(f"a process ended before it had judged {len(left)} candidates: {what}")
         # While times are taken it may have been any of those that began.
@@ -293,7 +316,7 @@ class _Driver:
             if candidate.attempts >= MOST_ATTEMPTS:
                 self._give_up(candidate, name, record)
             else:
-                jobs.append(self._job([candidate], alone=record["state"] == "memory"))
+                jobs.append(self._job([candidate], alone=_says_memory(record)))
         others = [candidate for candidate in left if candidate not in suspects]
         return [*([self._job(others)] if others else []), *jobs]
 
@@ -335,6 +358,10 @@ class _Driver:
         self.progress.say(f"[{self.judged}/{self.judged + left}] {name}: {result['verdict']}{speed}; {ends}")
 
 
+def _says_memory(record: Mapping[str, Any]) -> bool:
+    """Whether a job ended for want of memory."""
+    error = record["error"] or {}
+    return record["state"] == "memory" or says_out_of_device_memory(f"{error.get('what')} {error.get('why')}")
 
 
 def render_text(result: SetResult, *, colour: bool, width: int) -> str:

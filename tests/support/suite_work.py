@@ -15,6 +15,9 @@ def judge(task: dict[str, Any], progress: Any) -> dict[str, Any]:
     if "broken" in Path(task["path"]).read_text():
         return {"state": "error", "error": {"code": "KW103", "error": "FileSyntaxError", "what": "It is broken.",
                                             "fix": "Mend it."}, "result": None}
+    if "fits alone" in Path(task["path"]).read_text() and task["on_machine"] > 1:
+        return {"state": "crashed", "result": None, "error": {
+            "code": "KW999", "error": "InternalError", "what": "OutOfMemoryError: CUDA out of memory.", "fix": ""}}
     for candidate in task["candidates"]:
         path = Path(candidate["path"])
         progress.say_line(say="part", part={"kind": "begun", "key": candidate["key"]})

@@ -131,6 +131,9 @@ def emulate(candidate: Path, text: str, limits: Limits) -> Emulation:
         if cpu.file is None:
             return _not_built(cpu.log, text, compiled)
         libraries[key_of(call)] = cpu.file
+    if not calls and told.get("error") is None:  # without them it may take a path of its own, which is another
+        return _no_device("It builds its CUDA kernels after it was imported, as in a constructor, where the emulation "
+                          "of CUDA does not see them, and there is no GPU here")
     return Emulation(libraries, f"its CUDA kernels ran by emulation on the CPU; {_compiled(compiled)}")
 
 
@@ -171,7 +174,7 @@ def _compiled(compiled: list[tuple[bool | None, str]]) -> str:
     if any(done is None for done, _ in compiled):
         why = next(why for done, why in compiled if done is None)
         return f"nvcc did not compile them: {why}"
-    return "nvcc compiles them for sm_90a" if compiled else "it builds no kernels when imported"
+    return "nvcc compiles them for sm_90a"
 
 
 def _is_call(call: Any) -> bool:

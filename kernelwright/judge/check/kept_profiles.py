@@ -1,23 +1,32 @@
-"""Problem profiles on disk, so that each process of a run, and the next run with the same seed, need not make them."""
+"""Problem profiles and self-tests on disk, so that each process of a run need not make them; profiles are for later
+runs with the same seed, too."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import pickle
+import platform
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from kernelwright.judge.check.problem_profile import ProblemProfile
+from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.problem import Problem
 from kernelwright.roofline.peaks import current_device
 from kernelwright.version import VERSION
+
+#: Seconds for which a device counts as fit on which the judge has passed its self-test.
+FIT_SECONDS = 600.0
 
 
 def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: Callable[[], ProblemProfile]
@@ -38,6 +47,40 @@ def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: 
     profile = make()
     _keep(file, pickle.dumps(profile))
     return profile
+
+
+def kept_self_test(folder: Path, device: torch.device, seed: int, make: Callable[[], SelfTest],
+                   now: Callable[[], float] = time.time) -> SelfTest:
+    """The self-test that a process of the same run passed on this device in the last `FIT_SECONDS`, or what ``make``
+    returns.
+
+    ``seed`` tells the run. Processes that begin together wait for the first one's. One that was not passed is not kept:
+    it holds for its own process, and the next one makes its own. Of ``folder`` the same holds as for `kept_profile`.
+    """
+    told = [seed, str(device), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads(), platform.node(),
+            VERSION, torch.__version__, sys.version]
+    file = folder / f"{hashlib.sha256(json.dumps(told).encode()).hexdigest()[:40]}.selftest"
+    with _one_at_a_time(file.with_suffix(".lock")):
+        try:
+            kept = pickle.loads(file.read_bytes())
+            if 0 <= now() - kept["at"] < FIT_SECONDS and isinstance(kept["found"], SelfTest):
+                return kept["found"]
+        except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError, KeyError):
+            pass  # there is none, or one of another version
+        found = make()
+        if found.passed:
+            _keep(file, pickle.dumps({"at": now(), "found": found}))
+    return found
+
+
+@contextlib.contextmanager
+def _one_at_a_time(file: Path) -> Iterator[None]:
+    """A block that one process at a time is in; all at once where ``file`` cannot be written."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context(open(file, "ab")), fcntl.LOCK_EX)
+        yield
 
 
 def _key(problem: Problem, settings: JudgeSettings) -> str:

@@ -8,11 +8,11 @@ no rule of it, and is not told: the candidate runs in isolation as ever.
 from __future__ import annotations
 
 from kernelwright.judge.rules.flashinfer import FLASHINFER
-from kernelwright.judge.rules.kernelbench import KERNELBENCH
+from kernelwright.judge.rules.kernelbench import KERNELBENCH, KERNELBENCH_2025
 from kernelwright.judge.rules.record import RuleSet
 
 OWN = "kernelwright"
-OTHERS: dict[str, RuleSet] = {rules.name: rules for rules in (KERNELBENCH, FLASHINFER)}
+OTHERS: dict[str, RuleSet] = {rules.name: rules for rules in (KERNELBENCH, KERNELBENCH_2025, FLASHINFER)}
 #: What the option takes, alone or several with commas between them.
 NAMES = (OWN, *OTHERS, "all")
 

@@ -5,11 +5,15 @@ floating type, float32 where nothing else is asked for; so is every tensor among
 seeds of the trials' inputs are drawn from 42, five by its scripts. The model is called first, then the candidate with
 the same tensors and the random state that the model left. Results are one tensor of the same shape, and
 ``torch.allclose`` with the type's tolerance, relative to the candidate's values, decides.
+
+Until the end of 2025 nothing was cast, and both tolerances were 1e-2 for every type: the rules by which candidates that
+were published until then had been called right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +22,7 @@ from kernelwright.judge.rules.record import RuleSet, kind_of
 
 SEED, TRIALS = 42, 5
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+TOLERANCE_2025 = {torch.float32: 1e-2}
 
 
 def trial_seeds() -> tuple[int, ...]:
@@ -32,7 +37,7 @@ def _cast(tensors: Sequence[torch.Tensor]) -> torch.dtype:
     return next(iter(kinds)) if len(kinds) == 1 and kinds <= TOLERANCE.keys() else torch.float32
 
 
-def _compare(dtype: torch.dtype | None, expected: Any, got: Any) -> str:
+def _compare(tolerances: Mapping[torch.dtype, float], dtype: torch.dtype | None, expected: Any, got: Any) -> str:
     if not isinstance(expected, torch.Tensor):
         return f"the model returns {kind_of(expected)}, and its comparison takes one tensor, so nobody is right"
     if not isinstance(got, torch.Tensor):
@@ -41,7 +46,7 @@ def _compare(dtype: torch.dtype | None, expected: Any, got: Any) -> str:
         return f"its result has shape {tuple(got.shape)} instead of {tuple(expected.shape)}"
     if got.dtype != expected.dtype:
         return f"its result is {got.dtype} instead of {expected.dtype}"
-    tolerance = TOLERANCE.get(dtype or torch.float32, TOLERANCE[torch.float32])
+    tolerance = tolerances.get(dtype or torch.float32, tolerances[torch.float32])
     if torch.allclose(expected, got, rtol=tolerance, atol=tolerance):
         return ""
     if not got.dtype.is_floating_point:
@@ -53,9 +58,14 @@ def _compare(dtype: torch.dtype | None, expected: Any, got: Any) -> str:
             f"size, at most by {float((expected - got).abs().max()):.2g}")
 
 
+_SOURCE = "https://github.com/ScalingIntelligence/KernelBench"
 KERNELBENCH = RuleSet(
     name="kernelbench", title="KernelBench",
     words="five trials on the problem's own inputs, seeds from 42, everything cast to one type, torch.allclose with "
           "1e-4 in float32 and 1e-2 in 16 bits",
-    source="https://github.com/ScalingIntelligence/KernelBench", seeds=lambda seed: (SEED, trial_seeds()), cast=_cast,
-    compare=_compare)
+    source=_SOURCE, seeds=lambda seed: (SEED, trial_seeds()), cast=_cast, compare=partial(_compare, TOLERANCE))
+KERNELBENCH_2025 = RuleSet(
+    name="kernelbench-2025", title="KernelBench 2025",
+    words="five trials on the problem's own inputs, seeds from 42, torch.allclose with 1e-2",
+    source=_SOURCE, seeds=lambda seed: (SEED, trial_seeds()), cast=lambda tensors: None,
+    compare=partial(_compare, TOLERANCE_2025))

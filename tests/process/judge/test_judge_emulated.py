@@ -341,3 +341,29 @@ def test_without_nvcc_it_is_said(monkeypatch):
 def test_the_header_is_part_of_the_package():
     folder = Path(emulated.__file__).parent
     assert (folder / "emulated.hpp").is_file()
+
+
+LATER = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernels = load_inline("later", cpp_sources="", cuda_sources="") if torch.cuda.is_available() else None
+
+    def forward(self, x):
+        return self.kernels.run(x) if self.kernels else x * 2
+'''
+
+
+def test_what_is_built_after_the_import_is_not_judged_by_another_path(tmp_path: Path) -> None:
+    """Without a GPU such a candidate is PyTorch's operators, and right or wrong as these are; its kernels never ran."""
+    candidate = tmp_path / "candidate.py"
+    candidate.write_text(LATER)
+    found = emulate(candidate, LATER, Limits())
+    assert found.verdict == "JUDGE-NO-DEVICE" and found.finding is not None
+    assert "builds its CUDA kernels after it was imported" in found.finding.sentence
+    broken = f"{LATER}\nraise ValueError('no')\n"
+    candidate.write_text(broken)
+    assert emulate(candidate, broken, Limits()).verdict is None, "its own process says what is wrong with it"

@@ -49,12 +49,12 @@ CANDIDATES = {
     "dies": RIGHT.replace("        return", "        if bool(x.isnan().any() or x.abs().max() > 2):\n"
                           "            import os; os._exit(3)\n        return"),
 }
-#: By ours, KernelBench's and FlashInfer-Bench's rules.
+#: By ours, KernelBench's (of today, of 2025) and FlashInfer-Bench's rules.
 VERDICTS = {
-    "right": ("OK", True, True), "no_relu": ("WRONG-DISTRIBUTION", True, True),
-    "no_affine": ("WRONG-PARAMETERS", True, True), "half": ("WRONG-PRECISION", False, True),
-    "off": ("WRONG-NUMERIC", False, False), "raises": ("CRASH-RAISED", False, False),
-    "syntax": ("BUILD-SYNTAX", False, False), "dies": ("CRASH-SIGNAL", True, True),
+    "right": ("OK", True, True, True), "no_relu": ("WRONG-DISTRIBUTION", True, True, True),
+    "no_affine": ("WRONG-PARAMETERS", True, True, True), "half": ("WRONG-PRECISION", False, True, True),
+    "off": ("WRONG-NUMERIC", False, False, False), "raises": ("CRASH-RAISED", False, False, False),
+    "syntax": ("BUILD-SYNTAX", False, False, False), "dies": ("CRASH-SIGNAL", True, True, True),
 }
 
 
@@ -70,10 +70,10 @@ def judged(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
-def test_each_by_three_sets_of_rules(judged, name):
+def test_each_by_four_sets_of_rules(judged, name):
     found = judged.candidates[list(CANDIDATES).index(name)]
     assert (found.verdict, *(by.right for by in found.by_rules)) == VERDICTS[name], (found.reason, found.by_rules)
-    assert [by.rules for by in found.by_rules] == ["kernelbench", "flashinfer"]
+    assert [by.rules for by in found.by_rules] == ["kernelbench", "kernelbench-2025", "flashinfer"]
     for by in found.by_rules:
         assert bool(by.why) is not by.right and (by.passed == by.trials) is (by.right or by.trials == 0)
 
@@ -83,7 +83,8 @@ def test_the_report_says_where_they_differ_and_why(judged):
     assert "no_relu.py: right by KernelBench's rules (5 of 5 trials), wrong by ours (WRONG-DISTRIBUTION)" in text
     assert "half.py: right by FlashInfer-Bench's rules (3 of 3 trials), wrong by ours (WRONG-PRECISION), since" in text
     table = text.partition("By the rules of others")[2]
-    assert "candidate ours KernelBench FlashInfer-Bench" in table and "half.py WRONG-PRECISION wrong right" in table
+    assert "candidate ours KernelBench KernelBench 2025 FlashInfer-Bench" in table
+    assert "half.py WRONG-PRECISION wrong right right" in table
     document = json.loads(json.dumps(judged.to_json(), allow_nan=False))
     assert_fits(document, "judge")
     assert document["settings"]["rules"] == "all" and document["exit_status"] == 1
@@ -106,11 +107,12 @@ def test_what_their_cast_breaks_is_said_and_blames_nobody(tmp_path):
     """A candidate that was right by ours is timed afterwards, as the instance that was checked."""
     (tmp_path / "problem.py").write_text(LABELS)
     (tmp_path / "right.py").write_text(LABELS.partition("def get_inputs")[0].replace("class Model(", "class ModelNew("))
-    settings = JudgeSettings(target="cpp", effort="quick", rules="kernelbench, flashinfer")
+    settings = JudgeSettings(target="cpp", effort="quick", rules="kernelbench, kernelbench-2025, flashinfer")
     found = judge(tmp_path / "problem.py", [tmp_path / "right.py"], settings, Progress()).candidates[0]
     assert found.verdict == "OK" and found.timing is not None, found.reason
-    kernelbench, flashinfer = found.by_rules
-    assert not kernelbench.right and "so nobody is right" in kernelbench.why and flashinfer.right
+    kernelbench, before, flashinfer = found.by_rules
+    assert not kernelbench.right and "so nobody is right" in kernelbench.why
+    assert before.right and flashinfer.right  # nothing is cast there
 
 
 def test_seeds_and_comparisons_as_their_sources_have_them():
@@ -121,6 +123,9 @@ def test_seeds_and_comparisons_as_their_sources_have_them():
     kernelbench, flashinfer = OTHERS["kernelbench"].compare, OTHERS["flashinfer"].compare
     one, single = torch.ones(3), torch.float32
     assert not kernelbench(single, one, one + 1.9e-4) and kernelbench(single, one, one + 2.1e-4)
+    before = OTHERS["kernelbench-2025"].compare
+    assert not before(None, one, one + 0.019) and before(None, one, one + 0.021)
+    assert before(None, one.half(), one.half() + 0.03) and before(None, one, one.double())
     assert not kernelbench(torch.float16, one.half(), one.half() + 0.015)
     assert kernelbench(single, one * torch.nan, one * torch.nan) and kernelbench(single, (one,), (one,))
     assert kernelbench(single, one, one[:1]) and kernelbench(single, one, one.double())

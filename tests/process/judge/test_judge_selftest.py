@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernelwright.judge import selftest
+from kernelwright.judge.check.kept_profiles import FIT_SECONDS, kept_self_test
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,28 @@ def test_a_clock_that_is_off_is_unfit(monkeypatch):
     monkeypatch.setattr(selftest, "NOTHING_SECONDS", 1e-9)
     found = selftest.self_test(torch.device("cpu"))
     assert len(found.sentences) == 1 and found.sentences[0].startswith("The clocks are not fit")
+
+
+def test_processes_of_a_run_share_what_was_passed(tmp_path):
+    """Another run makes its own, and so does one that comes later; what was not passed is nobody else's."""
+    made: list[str] = []
+
+    def found(name: str, passed: bool = True, seed: int = 1, at: float = 0.0, folder=tmp_path) -> selftest.SelfTest:
+        def make() -> selftest.SelfTest:
+            made.append(name)
+            return selftest.SelfTest(passed, () if passed else (name,))
+        return kept_self_test(folder, torch.device("cpu"), seed, make, now=lambda: at)
+
+    assert not found("unfit", passed=False).passed and found("first").passed
+    assert found("second", at=FIT_SECONDS - 1) == found("third", passed=False)
+    assert made == ["unfit", "first"]
+    assert found("other run", seed=2).passed and not found("late", passed=False, at=FIT_SECONDS).passed
+    (tmp_path / "file").touch()
+    assert found("nowhere", folder=tmp_path / "file" / "below").passed
+    for file in tmp_path.glob("*.selftest"):
+        file.write_bytes(b"torn")
+    assert not found("torn", passed=False).passed
+    assert made[2:] == ["other run", "late", "nowhere", "torn"]
 
 
 @pytest.mark.gpu

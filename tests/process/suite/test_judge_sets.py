@@ -181,6 +181,25 @@ def test_while_times_are_taken_it_may_have_been_any_of_them(judging: SimpleNames
     assert len(set(jobs.values())) == 3, "the suspects alone, and what had not begun"
 
 
+def test_who_has_too_little_memory_beside_others_is_judged_by_itself(judging: SimpleNamespace) -> None:
+    """Its own verdict holds there, whatever it is, and comes once; what is judged by one process needs no other."""
+    says = "verdict = 'CRASH-MEMORY' if task['on_machine'] > 1 else '{alone}'"
+    write(judging.folder, p__problem="m = 1", p__a=says.format(alone="OK"), p__b="x = 1",
+          p__c=says.format(alone="CRASH-MEMORY"), p__d="x = 2")
+    result = judging.run()
+    assert [r["verdict"] for r in result.records] == ["OK", "OK", "CRASH-MEMORY", "OK"]
+    assert begun(judging.folder / "p") == {"a": 2, "b": 1, "c": 2, "d": 1} and result.judged == 4
+    assert [r["id"] for r in judging.told][:2] == ["p/b", "p/d"]
+    assert judging.run(force=True, workers=1).judged == 4
+    assert begun(judging.folder / "p") == {"a": 3, "b": 2, "c": 3, "d": 2}
+
+
+def test_a_profile_that_has_too_little_memory_is_made_by_itself(judging: SimpleNamespace) -> None:
+    write(judging.folder, p__problem="m = 'fits alone'", p__a="x = 1", p__b="x = 2")
+    assert [r["verdict"] for r in judging.run().records] == ["OK", "OK"]
+    assert begun(judging.folder / "p") == {"a": 1, "b": 1}
+
+
 #: Starts a process in a session of its own, as candidates have, and waits until it was seen.
 STARTS = """
 import subprocess, sys, time
