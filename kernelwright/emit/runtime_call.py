@@ -224,7 +224,7 @@ def _kernelwright_returned(facts, computed, tensors):
 
 class _KernelwrightFunction(torch.autograd.Function):
     """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients."""
+    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -266,6 +266,7 @@ class _KernelwrightFunction(torch.autograd.Function):
             found = _kernelwright_gradients(ctx, gradients)
             if found is not None:
                 return (None, None, None, None, None, *found)
+        ctx.binding.steps.add(ctx.facts["training"])
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -425,7 +426,8 @@ def _kernelwright_call(model, inputs, named, plans):
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
-        if differentiated and binding.twin is None:
+        twice = differentiated and _kernelwright_twice(binding, facts)
+        if differentiated and not twice and binding.twin is None:
             try:
                 binding.twin = _kernelwright_twin(model, binding)
                 if ATTRIBUTES:
@@ -435,6 +437,9 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
+        if twice:
+            _kernelwright_count(model, "no kernels find gradients here, and a step would compute its forward twice")
+            return model._original_forward(*inputs, **named)
         if RANDOM:
             if differentiated and facts["random"]:  # the recomputation would draw other numbers
                 _kernelwright_count(model, "gradients of random numbers are asked for")
