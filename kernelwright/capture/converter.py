@@ -32,6 +32,7 @@ from kernelwright.capture.nodes import first_names, item_of, operand_of, operato
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
+from kernelwright.capture.repeated import Repeated
 from kernelwright.capture.tracing import draws, lasts, name_of
 from kernelwright.capture.values import (
     NotCapturable,
@@ -76,13 +77,11 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False) -> None:
-        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it."""
-        self.program = program
-        self.marks_detached = marks_detached
-        self.model = model
-        self.outside = outside
-        self.file = file
+                 outside: Outside, carried: Sequence[str] = (), *, differentiated: bool = False) -> None:
+        """differentiated: whether what is detached, and operands of what is called again, are nodes of their own, as
+        graphs that are differentiated have them."""
+        self.program, self.model, self.outside, self.file = program, model, outside, file
+        self.differentiated, self.repeated = differentiated, Repeated(marks=differentiated)
         self.carried = beside_inputs(program, carried)
         self.first_name = first_names(model)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -259,7 +258,7 @@ class Converter:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise NotCapturable(f"it uses {name_of(node.target)}, which is more than an operator")
         target = str(node.target).removeprefix("aten.")
-        arguments = self._arguments(node)
+        arguments = self.repeated.operands(target, self._arguments(node))
         origin = origin_of(node, self.file)
         if any(isinstance(t, torch.Tensor) and not all(isinstance(n, int) for n in t.shape)
                for t in pytree.tree_leaves(node.meta.get("val"))):
@@ -309,7 +308,7 @@ class Converter:
         return len(self.group) + len(self.values)
 
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
-        if self.marks_detached and target == "detach.default":
+        if self.differentiated and target == "detach.default":
             return make("detached", arguments["self"], origin=origin)
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
@@ -359,7 +358,7 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
-        if self.marks_detached and any(member.target is torch.ops.aten.detach.default
+        if self.differentiated and any(member.target is torch.ops.aten.detach.default
                                        for member in self.members[group]):
             raise NotCapturable(f"{target} writes into memory that gradients see, and through a name that they do not")
         name = target.split(".")[0]

@@ -157,21 +157,21 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
 
-    def converted(*, marks_detached: bool) -> Graph:
-        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached).graph(
-            structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
-            left=left_in, containers=containers)
+    def converted(*, differentiated: bool) -> tuple[Graph, bool]:
+        converter = Converter(program, work, file, outside, tuple(carried.tensors), differentiated=differentiated)
+        return converter.graph(structure, training=model.training, observed=observed, asks=asks,
+                               found=carried.read_tensors, left=left_in, containers=containers), converter.repeated.any
 
-    graph = converted(marks_detached=False)
-    if DETACH in called:
+    graph, repeats = converted(differentiated=False)
+    if DETACH in called or repeats:
         with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation
-            graph = replace(graph, detaching=converted(marks_detached=True))
+            graph = replace(graph, differentiated=converted(differentiated=True)[0])
             called.discard(DETACH)
     return replace(graph, calls=frozenset(called | questions.gradients_changed),
                    decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
 
 
-#: What has its own graph for gradients (`Graph.detaching`).
+#: What has its own graph for gradients (`Graph.differentiated`).
 DETACH = "detach.default"
 
 
