@@ -1939,8 +1939,8 @@ class _KernelwrightFunction(torch.autograd.Function):
                 twin = ctx.binding.twin
                 if again:
                     twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
-                                                   {f"model.{name}": t for name, t in state.items()},
+                original = _KernelwrightOriginal(twin, gradients_of)
+                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
                                                    tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):

@@ -28,7 +28,8 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
-from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of
+from kernelwright.capture.dropout import DROPOUTS, dropped
+from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of, told_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
@@ -310,11 +311,15 @@ class Converter:
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         if self.differentiated and target == "detach.default":
             return make("detached", arguments["self"], origin=origin)
+        if target in DROPOUTS and (made := dropped(
+                target, arguments, operand_of(node, 0).meta["val"],
+                lambda given, like: self._opaque(node.target, str(node.target), given, like, origin))) is not None:
+            return self._stamped(made, origin)
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
             try:
-                result = converted(converter, {**arguments, **_told(node, target, used)}, node.meta["val"])
+                result = converted(converter, {**arguments, **told_of(node, target, used)}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
@@ -390,7 +395,7 @@ class Converter:
                 if converter is None or old.dtype in INTEGERS:
                     raise NotConvertible
                 given = dict(zip(own, map(arguments.get, names), strict=False))
-                value = converter({**given, **_told(node, twin)})
+                value = converter({**given, **told_of(node, twin)})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
                 given = dict(zip(own, map(self._in_memory_order(node, arguments).get, names), strict=False))
@@ -490,9 +495,3 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
-
-
-def _told(node: torch.fx.Node, target: str, used: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """What converters get beside an operator's arguments: its name, which results are used, and on what it runs."""
-    tensors = (t for t in pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
-    return {"operator": target, "results_used": used, "runs_on": next((t.device.type for t in tensors), "")}
