@@ -28,12 +28,12 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
+from kernelwright.capture.differentiated import Repeated, is_detached, recorded
 from kernelwright.capture.dropout import DROPOUTS, dropped
 from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of, told_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
-from kernelwright.capture.repeated import Repeated
 from kernelwright.capture.tracing import draws, lasts, name_of
 from kernelwright.capture.values import (
     NotCapturable,
@@ -122,7 +122,8 @@ class Converter:
             elif node.op == "call_function":
                 node.target = self._as_view(node, OPERATORS.get(node.target, node.target))
                 try:
-                    self.values[node] = self._call(node)
+                    value = self._call(node)
+                    self.values[node] = recorded(node, value) if self.differentiated else value
                 except NotCapturable as reason:
                     reason.module = reason.module or origin_of(node, self.file).module
                     raise
@@ -363,8 +364,7 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
-        if self.differentiated and any(member.target is torch.ops.aten.detach.default
-                                       for member in self.members[group]):
+        if self.differentiated and any(map(is_detached, (node, *self.members[group]))):
             raise NotCapturable(f"{target} writes into memory that gradients see, and through a name that they do not")
         name = target.split(".")[0]
         old = self.values[changed]

@@ -31,6 +31,7 @@ from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import drawing, look_at, mark, module_of
 from kernelwright.capture.tracing import (
     LIBRARY,
+    RECORDS,
     Questions,
     asking,
     bound_questions,
@@ -110,7 +111,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             warnings.simplefilter("ignore")
             traced = torch.export.export(work, call.positional, call.keywords, strict=False)
             if changes_gradient_mode(traced):
-                questions.gradients_changed.add("set_grad_enabled")
+                questions.gradients_changed.add(GRADIENT_MODE)
             program = without_scopes(traced)
             called = _called_with_gradients(program)
     except Exception as error:
@@ -163,16 +164,18 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
                                found=carried.read_tensors, left=left_in, containers=containers), converter.repeated.any
 
     graph, repeats = converted(differentiated=False)
-    if DETACH in called or repeats:
+    changing, told = set(questions.gradients_changed), any(RECORDS in node.meta for node in program.graph.nodes)
+    if DETACH in called or repeats or told:
         with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation
             graph = replace(graph, differentiated=converted(differentiated=True)[0])
             called.discard(DETACH)
-    return replace(graph, calls=frozenset(called | questions.gradients_changed),
+            changing -= {GRADIENT_MODE} if told else set()
+    return replace(graph, calls=frozenset(called | changing),
                    decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
 
 
 #: What has its own graph for gradients (`Graph.differentiated`).
-DETACH = "detach.default"
+DETACH, GRADIENT_MODE = "detach.default", "set_grad_enabled"
 
 
 def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
@@ -184,7 +187,7 @@ def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
     for node in program.graph.nodes:
         if (node.op == "placeholder" and node.name not in constants) or not depending.isdisjoint(node.all_input_nodes):
             depending.add(node)
-            if node.op == "call_function":
+            if node.op == "call_function" and node.meta.get(RECORDS, True):
                 called.add(str(node.target).removeprefix("aten."))
     return called
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.adjoint.backward import Backward, make_backward
+from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
@@ -65,6 +66,17 @@ def _quantised(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x + (found - x).detach(), F.mse_loss(found, x.detach()) + 0.25 * F.mse_loss(found.detach(), x)
 
 
+def _without_gradients(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values, and a scope in the scope, whose gradients are recorded."""
+    y = m["norm"](torch.tanh(m["first"](x)))
+    with torch.no_grad():
+        centre, weights = torch.sigmoid(y).mean(0), y.softmax(1)
+        with torch.enable_grad():
+            grown = torch.exp(y)
+        first, second = torch.chunk(weights * grown, 2)
+    return (y - centre) * weights + grown, torch.cat([first, second]).sum(0) * y
+
+
 def _experts(m: Any, x: torch.Tensor) -> torch.Tensor:
     values, places = m["gate"](x).topk(2, -1)
     weights = torch.zeros_like(m["gate"](x)).scatter(-1, places, values.softmax(-1))
@@ -79,6 +91,8 @@ def _windows(m: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[torch.Tensor]]]] = {
+    "scopes without gradients": (
+        lambda: Of(_without_gradients, first=nn.Linear(16, 16), norm=nn.BatchNorm1d(16)), lambda: [torch.randn(ROW)]),
     "language model": (_language_model, lambda: [torch.randint(0, 11, (2, 7))]),
     "encoder with padding": (
         lambda: Of(lambda m, x, mask: m["layer"](x, src_key_padding_mask=mask),
@@ -180,6 +194,17 @@ def test_gradients_are_added_where_eager_adds_them(name, saving):
         directions = [torch.full((5,), float(sign), dtype=torch.float64) for sign in signs[:count]]
         _, (own,), (right,) = _gradients(Of(TWICE[name]), [x], saving, directions)
         torch.testing.assert_close(own, right, rtol=1e-9, atol=0.0, equal_nan=True)
+
+
+def test_what_is_written_where_no_gradients_are_recorded_is_the_originals():
+    def scaled(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x) * 2
+        with torch.no_grad():
+            y.mul_(3)
+        return y * x
+
+    with pytest.raises(NoAdjoint, match="set_grad_enabled"):
+        make_backward(capture(Of(scaled), [torch.randn(ROW)], recording=True), GENERIC_CPU)
 
 
 def test_what_is_called_once_is_differentiated_as_it_was():

@@ -1,9 +1,13 @@
-"""Calls of one function with the same operands, which graphs hold once, as they are in graphs that are differentiated.
+"""What graphs that are differentiated tell apart, and graphs of values do not: tensors through which no gradient goes,
+and calls of one function with the same operands.
 
-Eager multiplies the gradient of each call by the derivative, and adds then: a graph that has one node for both adds
-first. Where a derivative is infinite that is something else: at zero, two calls of a square root have the gradients
-0 / 0 and g / 0, whose sum is NaN, and (0 + g) / 0 is infinite. So each further call of a function whose derivative has
-no bound gets its operands as nodes of their own (`again`), which are the operands' values.
+Such a tensor (of ``detach``, or made where gradients are not recorded) is a node of its own, ``detached``.
+
+Of calls with the same operands a graph holds one. Eager multiplies the gradient of each by the derivative, and adds
+then: a graph that has one node for both adds first. Where a derivative is infinite that is something else: at zero,
+two calls of a square root have the gradients 0 / 0 and g / 0, whose sum is NaN, and (0 + g) / 0 is infinite. So each
+further call of a function whose derivative has no bound gets its operands as nodes of their own, ``again``, which are
+the operands' values.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
+
+from kernelwright.capture.tracing import RECORDS
 from kernelwright.ir.node import Node, make
 
 #: Functions with derivatives beyond all bounds at values that a model may meet, by PyTorch's names.
@@ -20,6 +27,18 @@ _UNBOUNDED = frozenset((
         "arccos", "arccosh", "arctanh", "hypot", "addcdiv")),
     "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "div.Tensor", "divide.Tensor", "true_divide.Tensor",
     "xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self"))
+
+
+def recorded(node: torch.fx.Node, value: Any) -> Any:
+    """The value of a node of a trace, as gradients see it."""
+    if isinstance(value, Node) and "float" in value.dtype and not node.meta.get(RECORDS, True):
+        return make("detached", value)
+    return value
+
+
+def is_detached(node: torch.fx.Node) -> bool:
+    """Whether gradients do not go through a node of a trace."""
+    return node.target is torch.ops.aten.detach.default or not node.meta.get(RECORDS, True)
 
 
 class Repeated:
