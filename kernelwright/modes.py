@@ -100,7 +100,8 @@ class ModeProgram:
         if not self.backward:
             return self
         short = textwrap.shorten(reason.rstrip("."), _LONGEST_REASON, placeholder=" ...")
-        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {short}."
+        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {short}. Steps of training " \
+            "run the original computation from the second on."
         return replace(self, backward=(), notes=(*self.notes, note))
 
 
@@ -276,6 +277,18 @@ def apart(mode: ModeProgram) -> list[ModeProgram]:
         return [mode]
     return [replace(mode, recordings=(False,), backward=()),
             replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
+
+
+def given_up(mode: ModeProgram, reason: str, device: Device) -> list[ModeProgram]:
+    """The mode with all operators left to PyTorch, but for calls that record gradients which kernels find: these were
+    kept as a step of training is faster by them, whatever a call alone takes."""
+    if not mode.backward:
+        return [original(mode, reason, device)]
+    *others, recorded = apart(mode)
+    note = f"{words_of(mode.name).capitalize()} mode has kernels in calls that record gradients alone: a step of " \
+        "training is faster by them, and other calls are not."
+    return [*(original(m, reason, device) for m in others),
+            replace(recorded, notes=(*recorded.notes, *([note] if others else [])))]
 
 
 def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernelwright.device_lock import clock
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told
 from kernelwright.launching import Direct, as_measured, graphs_wanted, in_one_launch, runs_as_graph, with_graph
-from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
+from kernelwright.modes import ModeProgram, apart, as_called, described_mode, distinct, given_up, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.programs import Stages, model_of, new_model, written
@@ -56,7 +57,7 @@ from kernelwright.verify.state import State
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
-#: Of the time for timing, the share that steps of training have: three programs, of which each has a backward.
+#: Of the time for timing, the share that steps of training have: a step is a call and its backward.
 _STEPS = 0.5
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
@@ -178,7 +179,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         if wanted:
             found, passed, times = _faster_in_one_launch(problem, wanted, example, target, device, settings, stages,
                                                          tuning, truths)
-            launched = [found.get(m.name, m) for m in launched]
+            launched = [part for m in launched for part in _launched(m, found.get(m.name))]
             certificates, timings = certificates | passed, timings | times
     budget.done("verify")
     if any(new is not old for new, old in zip(launched, modes, strict=True)):
@@ -194,9 +195,14 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
                    if name in alone_timings else timing for name, timing in timings.items()}
     tuning.leave_building()
     if slower:
-        modes = [original(m, slower.get(m.program, ""), device) for m in modes]
+        left = [given_up(m, SLOWER, device) if slower.get(m.program) == SLOWER
+                else [original(m, slower.get(m.program, ""), device)] for m in modes]
+        for mode, parts in zip(modes, left, strict=True):
+            for part in parts:  # each was tried and timed with the other
+                certificates |= {part.name: certificates[mode.name]} if mode.name in certificates else {}
+                timings |= {part.name: timings[mode.name]} if mode.name in timings else {}
         with stages.stage("build"):
-            modes, text, emitted = built(problem, modes, example, target, device)
+            modes, text, emitted = built(problem, list(chain.from_iterable(left)), example, target, device)
     modes = [replace(m, regions=tuning.measured(m)) for m in modes]
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
@@ -236,6 +242,12 @@ def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], tim
              if (m.program in slower or not m.plan.kernels)
              and (timing := of_program.get(m.program)) is not None and graph_promises(timing)]
     return [m for m in found if m is not None]
+
+
+def _launched(mode: ModeProgram, in_one: ModeProgram | None) -> list[ModeProgram]:
+    """A mode, or what its calls are in one launch: those that record no gradients, beside the others where kernels find
+    these."""
+    return [mode] if in_one is None else [in_one, apart(mode)[-1]] if mode.backward else [in_one]
 
 
 def _faster_in_one_launch(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,

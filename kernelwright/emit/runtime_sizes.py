@@ -1,7 +1,27 @@
-"""Text of emitted files that serve calls of several sizes: the facts of each, and what is kept for it.
+"""Text of emitted files: what is made of no input is kept; of those that serve calls of several sizes, the facts of
+each, and what is kept for it.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are CUDA.
 """
+
+ONCE = '''\
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        if CUDA:
+            if device.type == "cuda":
+                if torch.cuda.is_current_stream_capturing():
+                    return kept  # in memory of the graph, filled as it is replayed
+                torch.cuda.current_stream().synchronize()  # another stream may read it next
+        _kernelwright_kept[make, device] = kept
+    return kept
+'''
 
 SIZES = '''\
 _kernelwright_by_sizes = {}
