@@ -28,6 +28,7 @@ from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
 from kernelwright.records import words_of
+from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
@@ -166,8 +167,8 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
                 found[mode.name] = mode.without_backward(told(error))
                 continue
         eager, with_kernels, without = (timing.entries[n].median for n in (EAGER, CANDIDATE, RECOMPUTED))
-        took = f"a step takes {with_kernels * 1e3:.3g} ms with kernels for its backward, {without * 1e3:.3g} ms " \
-            f"without, and eager's {eager * 1e3:.3g} ms"
+        took = f"a step takes {in_words(with_kernels)} with kernels for its backward, {in_words(without)} without, " \
+            f"and eager's {in_words(eager)}"
         if loses(timing.entries):
             found[mode.name] = mode.without_backward(took)
         else:

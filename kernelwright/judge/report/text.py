@@ -161,12 +161,12 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
             _place(page, finding, candidate.file)
         fix = candidate.fix or (same[0].fix if same else "")
         if fix:
-            page.paragraph(clean(fix), indent=4, first="mend: ")
+            page.paragraph(clean(fix), indent=4, first="fix: ")
         for finding in [f for f in candidate.findings if f not in same][:MOST_FINDINGS]:
             page.paragraph(clean(finding.sentence), indent=4, first=f"{SOURCES.get(finding.source, 'seen')}: ")
             _place(page, finding, candidate.file)
             if finding.fix and clean(finding.fix) != clean(fix):
-                page.paragraph(clean(finding.fix), indent=6, first="mend: ")
+                page.paragraph(clean(finding.fix), indent=6, first="fix: ")
         if candidate.untried:
             page.paragraph(clean(candidate.untried), "dim", indent=4, first="not tried: ")
     if limited:

@@ -60,7 +60,7 @@ def test_every_candidate_has_its_line_its_findings_and_its_text():
     words = page.words()
     for candidate in result.candidates:
         assert candidate.verdict in words and candidate.reason in words and f"# {candidate.file}" in page.text
-    for part in ("mend: Add self.bias[c] before the store.", "line 31: out[i] = sum;", "got nan", "x = 1 < 2",
+    for part in ("fix: Add self.bias[c] before the store.", "line 31: out[i] = sum;", "got nan", "x = 1 < 2",
                  "Only the batch size 16 is computed.", "1.00 ms (999 us to 1.00 ms)", "own kernels, float32",
                  "seed 271828", "own user and network namespaces", "All 5 controls got their verdict.", "50 %"):
         assert part in words or part in page.text, part
