@@ -28,6 +28,7 @@ from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
 from kernelwright.records import words_of
+from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
@@ -140,8 +141,8 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
                     raise
                 found[mode.name] = mode.without_backward(told(error))
                 continue
-        eager, with_kernels = (timing.entries[name].median * 1e3 for name in (EAGER, CANDIDATE))
-        took = f"a step takes {with_kernels:.3g} ms with kernels for its backward, and eager's {eager:.3g} ms"
+        eager, with_kernels = (in_words(timing.entries[name].median) for name in (EAGER, CANDIDATE))
+        took = f"a step takes {with_kernels} with kernels for its backward, and eager's {eager}"
         if loses(timing.entries):
             found[mode.name] = mode.without_backward(took)
         else:

@@ -141,8 +141,14 @@ def _kernelwright_run(facts, values):
             if device.index != torch.cuda.current_device():
                 with torch.cuda.device(device):
                     return _kernelwright_run(facts, values)
-            return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
-    return facts["run"](device, None, *values)
+            if SIZED:
+                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values, *facts["sizes"])
+            else:
+                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    if SIZED:
+        return facts["run"](device, None, *values, *facts["sizes"])
+    else:
+        return facts["run"](device, None, *values)
 
 
 def _kernelwright_restore(structure, parts):
@@ -392,7 +398,8 @@ def _kernelwright_call(model, inputs, named, plans):
             if nested is not None:
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
         if SIZED:
-            facts = _kernelwright_sized(facts, given)
+            sizes = _kernelwright_sizes_of(given)
+            facts = facts["by_sizes"].get(sizes) or _kernelwright_sized(facts, sizes)
         if AHEAD:
             ahead = _kernelwright_ahead(model, facts, given)
             if ahead is not None:

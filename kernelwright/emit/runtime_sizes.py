@@ -24,25 +24,15 @@ def _kernelwright_once(make, device):
 '''
 
 SIZES = '''\
-_kernelwright_by_sizes = {}
-
-
-def _kernelwright_sized(facts, given):
-    """The facts of a mode for a call of these arguments; by their sizes, those of each once. Raises
-    _KernelwrightMisfit."""
-    try:
-        sizes = _kernelwright_sizes_of(given)
-    except (AttributeError, IndexError, TypeError):
-        raise _KernelwrightMisfit("this call", "has an argument that is no tensor of so many axes") from None
-    found = _kernelwright_by_sizes.get((id(facts), sizes))
-    if found is None:
-        for (name, _, axis, low, high), size in zip(_KERNELWRIGHT_SIZES, sizes):
-            if not low <= size <= high:
-                raise _KernelwrightMisfit(f"axis {axis} of {name}", f"has {size} elements, not {low} to {high}")
-        own = facts["sized"](*sizes)
-        if own is None:
-            raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
-        found = _kernelwright_by_sizes[id(facts), sizes] = {**facts, **own}
+def _kernelwright_sized(facts, sizes):
+    """The facts of a mode for calls of these sizes, and keeps them by these. Raises _KernelwrightMisfit."""
+    for (name, _, axis, low, high), size in zip(_KERNELWRIGHT_SIZES, sizes):
+        if not low <= size <= high:
+            raise _KernelwrightMisfit(f"axis {axis} of {name}", f"has {size} elements, not {low} to {high}")
+    own = facts["sized"](*sizes)
+    if own is None:
+        raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
+    found = facts["by_sizes"][sizes] = {**facts, **own, "sizes": sizes}
     return found
 '''
 
