@@ -419,10 +419,10 @@ class Converter:
                 return self._opaque(kind, str(kind), parts, like, origin_of(of, self.file))
 
             try:
-                written[source] = scattered(current, self.values[source], written[current], arguments, twin)
+                outer = scattered(current, self.values[source], written[current], arguments, twin)
             except NoInverse as view:
                 raise NotCapturable(f"{target} writes through a view by {view}") from view
-            current = source
+            written[source], current = self._stamped(outer, origin_of(current, self.file)), source
         self.values.update(written)
         for member in members:  # in the order of the program: what a view is taken of comes first
             if member not in written:
