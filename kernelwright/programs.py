@@ -24,7 +24,7 @@ from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
 from kernelwright.capture.values import BuildsParts
-from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
+from kernelwright.codegen.generate import TARGETS, KernelFailed, chosen, generate, support_text
 from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
 from kernelwright.emit.embedded import Library
@@ -264,7 +264,7 @@ def _with_parts_left(problem: Problem, model: nn.Module, example: list[Any], set
             return capture(
                 model, example, name=problem.class_name, file=str(problem.path) if problem.path else None,
                 fresh=fresh, check_state=check_state, recording=recording, left=tuple(left), modes=asked,
-                attributes=asked.attributes)
+                attributes=asked.attributes, on_host=TARGETS[chosen(settings.target)].on_host)
         except Carries as state:
             asked.attributes = tuple(dict.fromkeys((*asked.attributes, *state.names)))
             if state.later:

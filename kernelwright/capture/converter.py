@@ -28,6 +28,7 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
+from kernelwright.capture.dropped import dropped
 from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
@@ -76,13 +77,13 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False) -> None:
-        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it."""
+                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False, on_host: bool = False
+                 ) -> None:
+        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it.
+        on_host: whether the graph is for the processor."""
         self.program = program
-        self.marks_detached = marks_detached
-        self.model = model
-        self.outside = outside
-        self.file = file
+        self.marks_detached, self.on_host = marks_detached, on_host
+        self.model, self.outside, self.file = model, outside, file
         self.carried = beside_inputs(program, carried)
         self.first_name = first_names(model)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -95,8 +96,8 @@ class Converter:
         self.updates: dict[str, Node] = {}
         self.owners: dict[str, Node] = {}
         self.serial = 0
-        tensors = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
-        devices = [t.device for t in tensors if isinstance(t, torch.Tensor)]
+        given = (n.meta["val"] for n in program.graph.nodes if n.op == "placeholder")
+        devices = [t.device for t in given if isinstance(t, torch.Tensor)]
         self.device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
         self.checks: list[Check] = []
 
@@ -311,6 +312,9 @@ class Converter:
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
         if self.marks_detached and target == "detach.default":
             return make("detached", arguments["self"], origin=origin)
+        if self.on_host and target == "dropout.default" and (
+                found := dropped(arguments["input"], arguments, node.meta["val"], self._opaque, origin)) is not None:
+            return found
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
@@ -370,13 +374,9 @@ class Converter:
             value = as_type_of(old, arguments.get("value", 0))
         elif name == "detach_":
             value = old
-        elif name == "dropout_" and arguments["train"] and 0 < arguments["p"] < 1 \
-                and changed.meta["val"].is_contiguous():
-            # On a GPU the operator that gives a new tensor draws in another way.
-            kept = 1 - arguments["p"]
-            noise = self._opaque(torch.ops.aten.bernoulli.p, "aten.bernoulli.p",
-                                 {"self": old, "p": kept, "generator": None}, changed.meta["val"], origin)
-            value = make("mul", old, make("div", noise, constant(kept)))
+        elif name == "dropout_" and (
+                found := dropped(old, arguments, changed.meta["val"], self._opaque, origin)) is not None:
+            value = found
         else:
             kind = functional_of(node.target)
             if kind is node.target:  # the result goes into memory that is named beside the operands

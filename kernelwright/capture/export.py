@@ -62,13 +62,15 @@ CheckState = Callable[[Sequence[str]], Sequence[str]]
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
             check_state: CheckState | None = None, recording: bool = False,
-            left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = ()) -> Graph:
+            left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = (),
+            on_host: bool = False) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
     recording: whether gradients are recorded during the call, which a forward may ask.
     left: paths of submodules that stay with PyTorch: their calls are nodes.
     modes: gets what of the mode the forward asked for: the graph is that of all calls with the same answers.
+    on_host: whether kernels for the processor are made of it, on which PyTorch draws for dropout what it draws apart.
     fresh: makes another model alike, in the same mode; by default a deep copy, in which functions that the
     constructor made still mean the original.
     check_state: called with the plain attributes that the forward assigns or changes; it tells a cache from state by
@@ -158,7 +160,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
 
     def converted(*, marks_detached: bool) -> Graph:
-        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached).graph(
+        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached,
+                         on_host=on_host).graph(
             structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
             left=left_in, containers=containers)
 
