@@ -126,8 +126,10 @@ static const bool copies_registered = [] {
   static void (*const others)() = machine().block_begins;
   machine().block_begins = [] {
     if (others) others();
-    for (Copies& copies : all_copies())
+    for (unsigned i = 0; i < machine().threads; ++i) {  // the others have none
+      Copies& copies = all_copies()[i];
       if (copies.size() > 1 || !copies[0].empty()) copies.assign(1, {});
+    }
   };
   return true;
 }();

@@ -310,12 +310,12 @@ static const bool tensor_registered = [] {
     TensorState& state = tensor_state();
     state.copies.clear();
     state.named_arrived = {};
-    for (Products& products : state.products) products = Products{};
+    for (unsigned i = 0; i < machine().threads; ++i) state.products[i] = Products{};  // the others have none
   };
   machine().block_ends = []() -> std::string {
     const TensorState& state = tensor_state();
     if (!state.copies.empty()) return format("it ends with %zu bulk copies on their way", state.copies.size());
-    for (unsigned i = 0; i < kMostThreads; ++i)
+    for (unsigned i = 0; i < machine().threads; ++i)
       if (!state.products[i].open.empty() || !state.products[i].groups.empty())
         return format("thread %u ends without waiting for its products", i);
     return {};
