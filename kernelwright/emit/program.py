@@ -18,7 +18,7 @@ from kernelwright.emit.launcher import Launcher, ascii_word, make_launcher
 from kernelwright.emit.lines import comment
 from kernelwright.emit.once import made_once
 from kernelwright.emit.results import computed_results, given_results, known, other_strides, updated_buffer
-from kernelwright.emit.reuse import Memory
+from kernelwright.emit.reuse import Memory, in_place, written_over
 from kernelwright.ir.graph import BufferUpdate, in_own_order
 from kernelwright.ir.node import Node
 from kernelwright.plan.records import KernelStep, Plan, Step, TorchStep
@@ -116,8 +116,11 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
     read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
-    once = made_once(steps, (*plan.results, *checked))
+    # What is filled to be written into is filled anew: a copy of what is kept would be read besides.
+    filled = {node.inputs[0] for node in written_over(steps, read_after)}
+    once = [s for s in made_once(steps, (*plan.results, *checked)) if s.node not in filled]
     steps = [s for s in steps if s not in once]
+    over = written_over(steps, read_after)
     # What is a view to the caller, and to a call that draws numbers in the order of memory, may be a copy to kernels.
     called = {s.node for s in steps if isinstance(s, TorchStep)}
     drawn_over = [n for s in steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for n in s.node.inputs]
@@ -129,7 +132,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     launchers: list[Launcher] = []
     readers = _readers(steps)
     memory = Memory(steps, (*read_after, *looked_at)) if target.sharing is not None else None
-    in_place: set[tuple[str, int]] = set()
+    inputs_taken: set[tuple[str, int]] = set()
     place = 0
     last = _last_reads(steps, read_after)
     while place < len(steps):
@@ -138,7 +141,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
             outside = step.node.get("serial", -1) >= 0 or (step.node.kind == "view" and step.node in looked_at)
             lines += _torch_lines(step.node, names, places, given=seen if outside else names,
                                   contiguous=step.node in kernel_reads, target=target,
-                                  shown=shown.get(step.node, ""),
+                                  shown=shown.get(step.node, ""), over=step.node in over,
                                   read=step.node in read_after or readers[step.node] > 0)
             done = [names[n] for n in last[place]]
             place += 1
@@ -159,7 +162,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
                 i = memory.taken(number) if memory is not None and made.outputs[0] in others else None
                 if i is not None and made.inputs[i] not in inside:
                     taken[made.outputs[0]] = made.inputs[i]
-                    in_place.add((sources[made].name, i))
+                    inputs_taken.add((sources[made].name, i))
             lines += _launch_lines(launcher, names, places, taken)
             done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
             done += ["workspace"] if launcher.workspace_bytes else []
@@ -186,7 +189,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     head = [f"def _kernelwright_{mode}({', '.join(arguments)}):",
             f'    """The program of {mode} mode: {_summary(steps)}."""']
     text = [*maker, *head, *(f"    {line}" for line in lines), *_given_lines(mode, plan, given)]
-    return Program("\n".join(text), tuple(launchers), frozenset(in_place))
+    return Program("\n".join(text), tuple(launchers), frozenset(inputs_taken))
 
 
 def _result_text(node: Node, strides: tuple[int, ...] | None, names: Mapping[Node, str]) -> str:
@@ -322,10 +325,13 @@ def _text(node: Node, names: Mapping[Node, str]) -> str:
 
 
 def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str], *, contiguous: bool, target: Target,
-                 shown: str = "", given: Mapping[Node, str] | None = None, read: bool = True) -> list[str]:
+                 shown: str = "", given: Mapping[Node, str] | None = None, read: bool = True, over: bool = False
+                 ) -> list[str]:
     """The call of a node. given: names of its operands, where they are others. contiguous: whether kernels read it.
-    shown: another name, for what others than kernels see of it. read: whether anybody reads it."""
+    shown: another name, for what others than kernels see of it. read: whether anybody reads it. over: whether it writes
+    into its first operand."""
     code = node.operator.code([_text(i, names if given is None else given) for i in node.inputs], node)
+    code = in_place(code, node) if over else code
     # Operators that update buffers name them in their text as _tensor["..."].
     code = re.sub(r"""_tensor\[(['"])(.*?)\1\]""", lambda found: places[found[2]], code)
     if code.startswith("F."):

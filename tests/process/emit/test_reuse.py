@@ -58,9 +58,21 @@ FORWARDS = {
     "another order of memory": ("return torch.sigmoid(self.one(x).transpose(1, 3)).contiguous() + 1.0", 0),
     "the input is not the program's": ("return torch.sigmoid(x) * 2.0 + x", 0),
     "another type": ("return (self.one(x) > 0.1).logical_not()", 0),
+    "what is written at indices": (
+        "i = (x[0, 0, 0].abs() * 100).long() % 9\n        m = torch.sigmoid(self.one(x))[0]\n"
+        "        made = torch.relu(m[1] * 2).scatter_add(0, i[:, None].expand(9, 9), m[2])\n"
+        "        counts = torch.zeros(9).scatter_add_(0, i, m[3, 0]).scatter_add(0, i, m[3, 1])\n"
+        "        return torch.zeros(9, 9).index_add_(0, i, m[0]), made, counts + 1", 1),
+    "what is written at indices is read otherwise": (
+        "i = (x[0, 0, 0].abs() * 100).long() % 9\n        m = torch.sigmoid(self.one(x))[0]\n"
+        "        one, two = torch.relu(m[1] * 2 - 1), torch.tanh(m[2] * 2)\n        three = torch.exp(m[3]) * 2\n"
+        "        return one, one.index_add(0, i, m[4]), two.t(), two.index_add(0, i, m[4]), x[0, 0].index_add(0, i, "
+        "m[4]), three.index_add(0, i, three)", 1),
     "a dropout that drops nothing": (
         "y = self.one(x)\n        z = F.dropout(y, 0.5, False)\n        return z.sigmoid() * 2.0, self.two(z)", 1),
 }
+#: How many calls write at indices into what the program has made, where there are any.
+AT_INDICES = {"what is written at indices": 4}
 
 
 @pytest.mark.parametrize("name", FORWARDS)
@@ -80,6 +92,7 @@ def test_forward(name, tmp_path):
     assert all(torch.equal(x, y) for x, y in zip(inputs, given, strict=True))
     (program,) = [part for part in source.split("\ndef ") if re.search('"""The program of .*inference', part)]
     assert program.count("# in place") == count
+    assert len(re.findall(r"torch\.ops\.aten\.\w+_\.", program)) == AT_INDICES.get(name, 0)
     loss = (lambda y: y.square().sum()) if isinstance(expected, torch.Tensor) else \
         (lambda y: sum(part.square().sum() for part in y if part.is_floating_point()))
     if isinstance(expected, tuple) or expected.is_floating_point():
