@@ -35,7 +35,7 @@ from kernelwright.adjoint import backward
 from kernelwright.roofline.peaks import current_device
 from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
 from kernelwright.timing.rounds import ratio
-from kernelwright.training import TrainingStep
+from kernelwright.training.steps import TrainingStep
 from kernelwright.version import VERSION
 
 COMPILED = "torch.compile"

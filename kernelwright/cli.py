@@ -457,7 +457,7 @@ def cache(
     """
 
     def work(progress: Progress) -> tuple[Callable[[], str], Callable[[], dict[str, Any]]]:
-        from kernelwright.cache import kept
+        from kernelwright.cache.folder import kept
 
         found = kept(action, path, only=tuple(only or ()), force=force)
         return lambda: found.render(page()["width"]), found.to_json

@@ -39,7 +39,7 @@ def _one_of(words: str, *names: str, help: str) -> Any:
 
 def _kinds(incomplete: str) -> list[str]:
     """What `cache --only` takes."""
-    from kernelwright.cache import KINDS
+    from kernelwright.cache.folder import KINDS
 
     return _begun([kind.folder for kind in KINDS], incomplete)
 

@@ -20,12 +20,10 @@ from kernelwright.build.emulation import (
 )
 from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler
 from kernelwright.codegen.generate import TARGETS, KernelFailed
-from kernelwright.culprits import Culprits
 from kernelwright.device_lock import clock
 from kernelwright.emit.file import kernel_source
 from kernelwright.errors import NO_CUDA_COMPILER, KernelwrightError
 from kernelwright.failures import is_ours
-from kernelwright.fallback import StepBack, steps_back
 from kernelwright.modes import ModeProgram, as_called, stepped_back, without
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.planner import make_plan
@@ -35,12 +33,14 @@ from kernelwright.programs import Stages, as_captured, emitted_text, new_model, 
 from kernelwright.records import words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
-from kernelwright.training import with_backward
+from kernelwright.training.planned import with_backward
 from kernelwright.truths import inputs_of
 from kernelwright.verified import REFUSED, SEARCHES, Failure, as_kernels, culprits_of, misfit, step_from, unbuildable
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials
 from kernelwright.verify.modes import certify_both
+from kernelwright.way_back.culprits import Culprits
+from kernelwright.way_back.fallback import StepBack, steps_back
 
 _EMULATED_OPERATIONS = 10**8  # of a contraction: some seconds a call
 _SECONDS = 60.0  # of checking a mode, and of a search for what is at fault

@@ -12,11 +12,11 @@ from torch import nn
 
 from kernelwright.codegen.generate import TARGETS, is_here
 from kernelwright.emit.facts import is_recordable
-from kernelwright.fallback import whole_mode
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import DIRECT, Timing
+from kernelwright.way_back.fallback import whole_mode
 
 
 def graphs_wanted(settings: Settings, target: str) -> bool:

@@ -1,8 +1,9 @@
 """A mode of a model on its way to a file, and what becomes of it: split in two, or planned again with less.
 
 A mode serves calls that record gradients and calls that do not; where these differ it is two modes. What fails of it is
-given up: operators go back to PyTorch (:func:`keeping`, :func:`without`), a step of :mod:`kernelwright.fallback` is
-taken (:func:`stepped_back`), or the whole mode is as captured (:func:`original`).
+given up: operators go back to PyTorch (:func:`keeping`, :func:`without`), a step of
+:mod:`kernelwright.way_back.fallback` is taken (:func:`stepped_back`), or the whole mode is as captured
+(:func:`original`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from kernelwright.codegen.source import Unsuitable
 from kernelwright.emit.facts import frozen, is_recordable, plan_tensors
 from kernelwright.emit.file import Variant
 from kernelwright.failures import FAILED, is_ours, told
-from kernelwright.fallback import StepBack, whole_mode, without_kind
 from kernelwright.ir.graph import Graph, Result, in_own_memory, memory, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
@@ -38,6 +38,7 @@ from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
 from kernelwright.tune.contraction_fit import fitting
+from kernelwright.way_back.fallback import StepBack, whole_mode, without_kind
 
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"

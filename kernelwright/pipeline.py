@@ -13,6 +13,7 @@ from torch import nn
 
 from kernelwright.build.embedding import names_wanted
 from kernelwright.build.module import find_tools
+from kernelwright.cache.results import concluded, earlier_result, name_of
 from kernelwright.codegen.generate import TARGETS, chosen, is_here
 from kernelwright.deploy.embedded import Emitted, Tried, with_libraries
 from kernelwright.device_lock import clock
@@ -23,7 +24,6 @@ from kernelwright.emit.write import checked_path, is_as_written, remember_writte
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
-from kernelwright.kept_results import concluded, earlier_result, name_of
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
@@ -38,7 +38,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.roofline.peaks import current_device
 from kernelwright.selection import select
 from kernelwright.settings import Options, Settings, changed, check_versions
-from kernelwright.training import with_backward
+from kernelwright.training.planned import with_backward
 from kernelwright.truths import Truths
 from kernelwright.tune.budget import budget_of
 from kernelwright.verify.certificate import Certificate

@@ -25,7 +25,6 @@ from kernelwright.capture.parts import alike, hooked
 from kernelwright.capture.tracing import Questions
 from kernelwright.capture.values import BuildsParts
 from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
-from kernelwright.culprits import at_fault
 from kernelwright.device_lock import clock
 from kernelwright.emit.embedded import Library
 from kernelwright.emit.facts import own_classes
@@ -40,7 +39,6 @@ from kernelwright.errors import (
     SourceUnavailable,
 )
 from kernelwright.failures import FAILED, is_ours, told
-from kernelwright.fallback import steps_back
 from kernelwright.ir.graph import Graph, render
 from kernelwright.modes import (
     RECORDED,
@@ -72,6 +70,8 @@ from kernelwright.tune.budget import Budget, unmeasured
 from kernelwright.tune.contractions import predicted
 from kernelwright.tune.layouts import predicted_plan
 from kernelwright.version import VERSION
+from kernelwright.way_back.culprits import at_fault
+from kernelwright.way_back.fallback import steps_back
 
 #: The mode in which a constructor leaves some modules in training and others in evaluation.
 MIXED = "mixed"

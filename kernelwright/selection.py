@@ -38,7 +38,8 @@ from kernelwright.timing.baselines import (
     launches_matter,
     time_model,
 )
-from kernelwright.training import faster_steps, with_backward
+from kernelwright.training.planned import with_backward
+from kernelwright.training.steps import faster_steps
 from kernelwright.tune.budget import Budget
 from kernelwright.tune.regions import SLOWER
 from kernelwright.tuned import Tuning

@@ -20,7 +20,6 @@ from kernelwright.codegen.generate import TARGETS, has_skeleton
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.device_lock import clock
 from kernelwright.failures import is_ours, told
-from kernelwright.fallback import Level, StepBack
 from kernelwright.forked import can_fork
 from kernelwright.ir.evaluate import as_stored
 from kernelwright.ir.graph import render
@@ -42,6 +41,7 @@ from kernelwright.tune.contraction_fit import fitting
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 from kernelwright.tune.regions import SLOWER, losing_regions, region_times, region_uses
 from kernelwright.verified import built, candidate_of
+from kernelwright.way_back.fallback import Level, StepBack
 
 _Change = Callable[[list[ModeProgram], float], list[ModeProgram]]
 #: Kinds of what is kept: programs in two memory orders, and those whose contractions a run has had time for.

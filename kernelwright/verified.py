@@ -1,9 +1,9 @@
 """BUILD and VERIFY the modes: a mode that fails steps back until it passes, so that there is a file at the end.
 
-Where a check of values fails, what is at fault is looked for first (:mod:`kernelwright.culprits`), on the inputs of the
-trial that failed, and given up alone; where nothing is found, or too often, the least exact goes
-(:mod:`kernelwright.fallback`). All of that may take a few times what one check may, and ends with the budget of the
-run: then the whole mode is PyTorch's.
+Where a check of values fails, what is at fault is looked for first (:mod:`kernelwright.way_back.culprits`), on the
+inputs of the trial that failed, and given up alone; where nothing is found, or too often, the least exact goes
+(:mod:`kernelwright.way_back.fallback`). All of that may take a few times what one check may, and ends with the budget
+of the run: then the whole mode is PyTorch's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from kernelwright.build.library import build_library, built_meanwhile, spare_pro
 from kernelwright.build.module import BuildFailed, check_text, kernels_of, load_text
 from kernelwright.codegen.generate import TARGETS, KernelFailed
 from kernelwright.codegen.reference.plan import values_of
-from kernelwright.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
 from kernelwright.device_lock import clock, without_device
 from kernelwright.errors import ForwardRaised, VerificationFailed, describe, where_of
 from kernelwright.failures import is_ours, told
-from kernelwright.fallback import StepBack, steps_back, whole_mode
 from kernelwright.modes import RECORDED as WITH_GRADIENTS
 from kernelwright.modes import ModeProgram, apart, as_called, distinct, original, stepped_back, without
 from kernelwright.plan.records import KernelStep
@@ -62,6 +60,8 @@ from kernelwright.verify.drawn import set_parameters
 from kernelwright.verify.modes import RECORDED, certify_both
 from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.tolerance import Tolerance
+from kernelwright.way_back.culprits import Culprits, at_fault, kernels_at_fault, rules_at_fault
+from kernelwright.way_back.fallback import StepBack, steps_back, whole_mode
 
 REFUSED = "the model with its kernel was not accurate enough"
 _STEPPING = 6  # times the seconds of one check: what stepping back may take before all is given up at once

@@ -136,7 +136,8 @@ def clocks_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelwright.timing.baselines import is_slower
     from kernelwright.tune.regions import losing_regions
 
-    monkeypatch.setattr("kernelwright.selection.is_slower", is_slower)
+    for module in ("selection", "training.steps"):
+        monkeypatch.setattr(f"kernelwright.{module}.is_slower", is_slower)
     monkeypatch.setattr("kernelwright.tuned.losing_regions", losing_regions)
 
 

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from kernelwright.cache import SCHEMA as CACHES
-from kernelwright.cache import Cache
+from kernelwright.cache.folder import SCHEMA as CACHES
+from kernelwright.cache.folder import Cache
 from kernelwright.deploy.wheel import SCHEMA as WHEELS
 from kernelwright.deploy.wheel import Wheel
 from kernelwright.doctor import SCHEMA as MACHINES

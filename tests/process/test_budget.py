@@ -10,7 +10,6 @@ from emitted_tools import short_budgets, write_problem
 
 import kernelwright
 from kernelwright import selection, tuned, verified
-from kernelwright.culprits import Culprits
 from kernelwright.errors import InvalidOption
 from kernelwright.modes import distinct
 from kernelwright.plan.records import KernelConfig
@@ -24,6 +23,7 @@ from kernelwright.tune import budget as budgets
 from kernelwright.tune import regions
 from kernelwright.tune.budget import Budget, budget_of
 from kernelwright.verify.certificate import Certificate
+from kernelwright.way_back.culprits import Culprits
 
 MODEL = """
     class Model(nn.Module):

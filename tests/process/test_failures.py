@@ -14,7 +14,7 @@ from native_tools import other_skeletons
 from torch import nn
 
 import kernelwright
-from kernelwright import failures, fallback, programs
+from kernelwright import failures, programs
 from kernelwright.build.module import BuildFailed, build_failure
 from kernelwright.codegen import generate
 from kernelwright.emit.write import write_file
@@ -24,6 +24,7 @@ from kernelwright.plan import planner
 from kernelwright.plan.kernels import Scan
 from kernelwright.roofline.devices import GENERIC_CPU
 from kernelwright.settings import cache_folder
+from kernelwright.way_back import fallback
 
 pytestmark = pytest.mark.breaks
 

@@ -17,12 +17,13 @@ from schemas import assert_fits
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, errors, pipeline, programs, selection, training, truths, tuned, verified
+from kernelwright import emulated, errors, pipeline, programs, selection, truths, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.emit.write import is_as_written
 from kernelwright.report import as_json, render_explanation, render_text
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.training import steps
 
 # The collapse wins on every machine, by far.
 COLLAPSE = '''
@@ -241,7 +242,7 @@ def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch, clocks_decide):
                         back_to_back_seconds=eager.back_to_back_seconds and 2 * eager.back_to_back_seconds)
         return replace(timing, entries=timing.entries | {"eager": eager, "candidate": twice})
 
-    for module in (selection, training):
+    for module in (selection, steps):
         monkeypatch.setattr(module, "time_model", slow)
     result = kernelwright.optimize(path, effort="quick", target="cpp")
     (mode,) = result.modes

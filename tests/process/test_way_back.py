@@ -17,16 +17,17 @@ from emitted_tools import import_path, write_problem
 from native_tools import other_skeletons
 
 import kernelwright
-from kernelwright import culprits, modes, pipeline, programs, selection, truths, tuned, verified
+from kernelwright import modes, pipeline, programs, selection, truths, tuned, verified
 from kernelwright.algebra import engine
 from kernelwright.codegen import generate
 from kernelwright.codegen.target import Target
-from kernelwright.culprits import at_fault
 from kernelwright.emit.file import emit_file
 from kernelwright.failures import FAILED
 from kernelwright.ir.node import constant, make
 from kernelwright.plan.kernels import Scan
 from kernelwright.verify.certificate import default_trials
+from kernelwright.way_back import culprits
+from kernelwright.way_back.culprits import at_fault
 
 pytestmark = pytest.mark.breaks
 

@@ -23,7 +23,7 @@ def drop_nothing() -> pytest.MonkeyPatch:
     patch = pytest.MonkeyPatch()
     patch.setattr("kernelwright.processors.waits", dict)
     patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
-    patch.setattr("kernelwright.training.loses", lambda entries: False)
+    patch.setattr("kernelwright.training.steps.is_slower", lambda timing: False)
     patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})
     patch.setattr("kernelwright.timing.rounds.MOST_ROUNDS", _ROUNDS)
     patch.setattr("kernelwright.timing.clock.flush_bytes", lambda: 4096)

@@ -140,15 +140,17 @@ def check_rewrite(graph: Graph, *, tolerance: float = 1e-9,
 # Work ------------------------------------------------------------------------------------------
 
 
-def calls(function: Callable[[], object]) -> int:
-    """How many calls of the package's functions it takes, and calls in these of functions in C."""
+def calls(function: Callable[[], object], *also: str) -> int:
+    """How many calls of the package's functions it takes, and calls in these of functions in C. also: other packages'
+    folders."""
     profile = cProfile.Profile()
     profile.enable()
     try:
         function()
     finally:
         profile.disable()
-    own = [e for e in profile.getstats() if not isinstance(e.code, str) and e.code.co_filename.startswith(PACKAGE)]
+    own = [e for e in profile.getstats() if not isinstance(e.code, str)
+           and e.code.co_filename.startswith((PACKAGE, *also))]
     return sum(e.callcount + sum(c.callcount for c in e.calls or () if isinstance(c.code, str)) for e in own)
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import re
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -32,14 +33,16 @@ COMMON = {"containers", "device_lock", "errors", "failures", "forked", "names", 
           "settings", "version"}
 #: Each folder or module may import itself and what stands before it.
 ORDER = ("ir", "problem", "roofline", "algebra", "capture", "plan", "adjoint", "codegen", "emit", "build", "verify",
-         "timing", "tune", "report", "result", "culprits", "fallback", "modes", "launching", "programs", "truths",
-         "verified", "training", "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "kept_results",
-         "pipeline", "dynamo", "judge", "propose", "suite", "serve", "fuzz", "cache", "doctor", "__init__",
+         "timing", "tune", "report", "result", "way_back", "modes", "launching", "programs", "truths",
+         "verified", "training", "tuned", "selection", "emulated", "deploy", "dynamic", "dtypes", "cache",
+         "pipeline", "dynamo", "judge", "propose", "suite", "serve", "fuzz", "doctor", "__init__",
          "cli_options", "cli_frame", "cli", "__main__")
 #: The same inside of judge/.
 JUDGE_ORDER = ("__init__", "verdicts", "records", "rules", "inside", "sandbox", "settings", "efforts", "worker",
                "clock", "selftest", "reading", "diagnose", "check", "report", "run", "candidates", "command")
 MOST_LINES, SHOULD_BE_LINES = 500, 300
+#: Of one folder.
+MOST_MODULES = 30
 #: The catalogue of errors is one list of short classes.
 LONG = {"errors.py"}
 
@@ -97,6 +100,12 @@ def test_what_is_before_targets_knows_none(module):
     text = module.read_text()
     assert [n for n in imports(ast.parse(text), types=True) if part_of(n) == "codegen"] == []
     assert _TARGET.findall(text) == []
+
+
+def test_no_folder_has_too_many_modules():
+    """The package's own among them; a folder's docstring is no module."""
+    counts = Counter(m.parent.relative_to(PACKAGE).as_posix() for m in MODULES if m.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def test_names_of_targets_are_found():

@@ -13,13 +13,13 @@ from kernelwright.algebra.engine import rewrite
 from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import run_plan, values_of
-from kernelwright.culprits import Culprits
-from kernelwright.fallback import steps_back, without_kind
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import LoopKernel, RegionSum
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.way_back.culprits import Culprits
+from kernelwright.way_back.fallback import steps_back, without_kind
 
 
 class Collapsing(nn.Module):

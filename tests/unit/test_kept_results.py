@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import kernelwright
-from kernelwright import kept_results
+from kernelwright.cache import results
+from kernelwright.cache.results import concluded, earlier_result, keep, name_of, recall
 from kernelwright.failures import FAILED
-from kernelwright.kept_results import concluded, earlier_result, keep, name_of, recall
 from kernelwright.problem import load_problem
 from kernelwright.problem.digest import NoDigest, digest_of
 from kernelwright.programs import Stages
@@ -208,7 +208,7 @@ def test_damaged_and_foreign_files_are_no_results(result, tmp_path, monkeypatch)
         path.write_bytes(damaged)
         assert recall("name") is None
     for foreign in (pickle.dumps(Foreign()), pickle.dumps("text")):
-        path.write_bytes(kept_results._head(foreign) + foreign)
+        path.write_bytes(results._head(foreign) + foreign)
         assert recall("name") is None and not (tmp_path / "made_by_a_cache").exists()
 
 

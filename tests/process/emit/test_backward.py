@@ -574,7 +574,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_step_that_loses_has_its_gradients_from_the_original(small, monkeypatch):
-    monkeypatch.setattr("kernelwright.training.loses", lambda entries: True)
+    monkeypatch.setattr("kernelwright.training.steps.is_slower", lambda timing: True)
     found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
     assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
     assert [n for n in found.notes if n.startswith("Training mode has no kernels for its backward: a step takes")]

@@ -13,7 +13,8 @@ import torch
 from schemas import assert_fits
 
 import kernelwright
-from kernelwright import cache, cli
+from kernelwright import cli
+from kernelwright.cache import folder
 from kernelwright.errors import CacheFileInvalid, FileMissing, InvalidOption, OutputExists, OutputFolderUnusable
 
 
@@ -45,7 +46,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_what_is_kept_is_shown(home: Path) -> None:
-    found = cache.kept("show")
+    found = folder.kept("show")
     assert {k.kind: (k.files, k.bytes) for k in found.kinds if k.files} == {
         "libraries": (2, 7), "times": (1, 2), "peaks": (1, 2), "judge_headers": (1, 2000)}
     narrow = found.render(60)
@@ -59,32 +60,32 @@ def test_what_is_kept_is_shown(home: Path) -> None:
 
 def test_nothing_is_kept_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "none"))
-    assert cache.kept("show").render() == f"{tmp_path / 'none'}: nothing is kept"
-    assert cache.kept("clear").moved == 0 and not (tmp_path / "none").exists()
+    assert folder.kept("show").render() == f"{tmp_path / 'none'}: nothing is kept"
+    assert folder.kept("clear").moved == 0 and not (tmp_path / "none").exists()
 
 
 def test_kinds_are_cleared_and_nothing_else(home: Path, tmp_path: Path) -> None:
-    found = cache.kept("clear", only=["times"])
+    found = folder.kept("clear", only=["times"])
     assert (found.moved, found.bytes) == (1, 2) and "times/x/y.json" not in names(home)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "file").write_text("mine, too")
     (home / "graphs").symlink_to(tmp_path / "others")
-    assert cache.kept("clear").moved == 4
+    assert folder.kept("clear").moved == 4
     assert names(home) == {"own/notes.txt"} and (tmp_path / "others" / "file").exists()
 
 
 def test_what_travels_is_taken_along_once(home: Path, tmp_path: Path, elsewhere: Callable[[], Path]) -> None:
     file = tmp_path / "kept.zip"
-    assert (cache.kept("export", file).moved, cache.kept("export", file, force=True).moved) == (3, 3)
+    assert (folder.kept("export", file).moved, folder.kept("export", file, force=True).moved) == (3, 3)
     first = file.read_bytes()
-    cache.kept("export", file, force=True)
+    folder.kept("export", file, force=True)
     assert file.read_bytes() == first, "the same cache gives the same file"
     with pytest.raises(OutputExists):
-        cache.kept("export", file)
+        folder.kept("export", file)
     other = elsewhere()
     (other / "libraries").mkdir(parents=True)
     (other / "libraries" / "a_1.so").write_text("its own")
-    found = cache.kept("import", file)
+    found = folder.kept("import", file)
     assert (found.moved, found.skipped) == (2, 1) and "1 were there already" in found.render()
     assert names(other) == {"libraries/a_1.so", "times/x/y.json", "peaks/p.json"}
     assert (other / "libraries" / "a_1.so").read_text() == "its own"
@@ -93,9 +94,9 @@ def test_what_travels_is_taken_along_once(home: Path, tmp_path: Path, elsewhere:
 
 def test_other_kinds_are_taken_along_where_they_are_named(home: Path, tmp_path: Path, elsewhere: Callable[[], Path]
                                                           ) -> None:
-    cache.kept("export", tmp_path / "kept.zip", only=["judge_headers", "times"])
+    folder.kept("export", tmp_path / "kept.zip", only=["judge_headers", "times"])
     other = elsewhere()
-    assert cache.kept("import", tmp_path / "kept.zip", only=["judge_headers"]).moved == 1
+    assert folder.kept("import", tmp_path / "kept.zip", only=["judge_headers"]).moved == 1
     assert names(other) == {"judge_headers/h/torch.gch"}
 
 
@@ -109,30 +110,30 @@ def _with(name: str, data: bytes = b"x") -> Callable[[zipfile.ZipFile], Any]:
 def test_a_file_with_other_places_is_refused_whole(home: Path, tmp_path: Path, elsewhere: Callable[[], Path],
                                                    add: Callable[[zipfile.ZipFile], Any]) -> None:
     file = tmp_path / "kept.zip"
-    cache.kept("export", file)
+    folder.kept("export", file)
     with zipfile.ZipFile(file, "a") as archive:
         add(archive)
     other, before = elsewhere(), names(tmp_path)
     with pytest.raises(CacheFileInvalid):
-        cache.kept("import", file)
+        folder.kept("import", file)
     assert not other.exists() and names(tmp_path) == before
 
 
 def test_what_is_no_exported_cache_is_refused(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "kept.zip"
-    cache.kept("export", file)
+    folder.kept("export", file)
     whole = file.read_bytes()
     place = whole.index(b"a_1.so") + len(b"a_1.so")
     for data in (b"no zip", b"", whole[:-30], whole[:place] + b"\x00" + whole[place + 1:]):
         file.write_bytes(data)
         with pytest.raises(CacheFileInvalid):
-            cache.kept("import", file)
+            folder.kept("import", file)
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("libraries/a_2.so", "without a manifest")
     with pytest.raises(CacheFileInvalid, match="none that"):
-        cache.kept("import", file)
+        folder.kept("import", file)
     with pytest.raises(FileMissing):
-        cache.kept("import", tmp_path / "missing.zip")
+        folder.kept("import", tmp_path / "missing.zip")
 
 
 @pytest.mark.parametrize(("given", "option"), [
@@ -140,17 +141,17 @@ def test_what_is_no_exported_cache_is_refused(home: Path, tmp_path: Path) -> Non
     (("export", Path("a.txt")), "FILE")])
 def test_wrong_words(home: Path, given: tuple[Any, ...], option: str) -> None:
     with pytest.raises(InvalidOption, match=option):
-        cache.kept(*given)
+        folder.kept(*given)
     with pytest.raises(InvalidOption, match="--only"):
-        cache.kept("show", only=["librarys"])
+        folder.kept("show", only=["librarys"])
 
 
 def test_a_folder_that_cannot_be_written(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.kept("export", tmp_path / "kept.zip")
+    folder.kept("export", tmp_path / "kept.zip")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "file"))
     with pytest.raises(OutputFolderUnusable):
-        cache.kept("import", tmp_path / "kept.zip")
+        folder.kept("import", tmp_path / "kept.zip")
 
 
 def test_the_command(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,9 +173,9 @@ def test_a_library_that_was_taken_along_is_loaded(tmp_path: Path, monkeypatch: p
     x = torch.randn(8, 16)
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "one"))
     source = kernelwright.optimize(Model(), (x,), target="cpp", effort="quick", baselines="none").source
-    cache.kept("export", tmp_path / "kept.zip")
+    folder.kept("export", tmp_path / "kept.zip")
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "two"))
-    cache.kept("import", tmp_path / "kept.zip")
+    folder.kept("import", tmp_path / "kept.zip")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CXX", "none")
     names_of: dict[str, Any] = {"__name__": "taken_along"}

@@ -33,9 +33,9 @@ def get_inputs():
 FIRST = """
 import torch
 import kernelwright
-from kernelwright import kept_results
+from kernelwright.cache import results
 
-kept_results.unfinished = lambda result: ""
+results.unfinished = lambda result: ""
 options = {"effort": "quick", "baselines": "none", "budget": 6.0, "target": "c"}
 first = kernelwright.optimize("model.py", **options)
 again = kernelwright.optimize("model.py", output="again.py", **options)

@@ -29,7 +29,7 @@ from kernelwright.programs import Stages, understand
 from kernelwright.progress import Progress
 from kernelwright.roofline.devices import H200
 from kernelwright.settings import Settings
-from kernelwright.training import with_backward
+from kernelwright.training.planned import with_backward
 from kernelwright.tune import contraction_rounds
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error

@@ -9,20 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from math import log2
+from pathlib import Path
+from typing import Any
 
+import networkx
 import pytest
 import torch
 from graph_tools import calls
 from torch import nn
 from torch.nn import functional as F
 
+from kernelwright.adjoint import saved
+from kernelwright.adjoint.backward import make_backward
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.converter import Converter
 from kernelwright.capture.export import capture
 from kernelwright.codegen.cuda.target import CUDA
-from kernelwright.codegen.generate import generate
+from kernelwright.codegen.generate import TARGETS, generate
 from kernelwright.emit.facts import plan_facts
 from kernelwright.emit.program import make_program
+from kernelwright.ir.node import Node
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.kernels import Attention as AttentionKernel
 from kernelwright.plan.lowering.fused import FUSED
@@ -189,6 +195,38 @@ def test_work_is_near_linear(kind, monkeypatch):
         most = twice * log2(twice) / (size * log2(size))
         grown = {stage: after[stage] / before[stage] for stage in after}
         assert max(grown.values()) < most, f"{size} to {twice} nodes and edges: {grown}, {some}"
+
+
+def work_of_backward(model: nn.Module, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, int]]:
+    """The nodes and edges of a model's graph, and the calls that its backward takes: all of it, the minimum cut in it,
+    and its text."""
+    graph = capture(model, (x,), recording=True)
+    forward = rewrite(graph, GENERIC_CPU).graph
+    found: dict[str, int] = {}
+    results: list[tuple[Node, ...]] = []
+    cut, libraries = saved._cut, Path(networkx.__file__).parent.as_posix()
+
+    def counted(*given: Any) -> tuple[Node, ...]:
+        found["cut"] = calls(lambda: results.append(cut(*given)), libraries)
+        return results[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saved, "_cut", counted)
+        made = make_backward(graph, GENERIC_CPU, forward=forward)
+    assert results[-1] and made[-1].gradients.saved
+    found["all"] = calls(lambda: make_backward(graph, GENERIC_CPU, forward=forward))
+    plans, sources = generate([part.plan for part in made], "cpp")
+    found["emit"] = calls(lambda: [make_program("training", plan, sources, target=TARGETS["cpp"]) for plan in plans])
+    return sum(1 + len(n.inputs) for n in graph.nodes()), found
+
+
+@pytest.mark.parametrize("kind", ["transformer", "dense", "u-net"])
+def test_work_of_a_backward_is_near_linear(kind, monkeypatch):
+    make, shape = NETWORKS[kind]
+    (size, before), (more, after) = (
+        work_of_backward(make(blocks).train(), torch.randn(shape), monkeypatch) for blocks in (6, 24))
+    grown = {stage: after[stage] / before[stage] for stage in after}
+    assert max(grown.values()) < more * log2(more) / (size * log2(size)), (grown, before, after)
 
 
 COLLAPSING = {"squeeze and excitation": (Squeezed, (2, 4, 160, 160), "sum of a convolution"),

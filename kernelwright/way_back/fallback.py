@@ -1,11 +1,11 @@
 """Stepping back: what is given up, little by little, of a program that fails or is not accurate enough.
 
-What is known to be at fault (:mod:`kernelwright.culprits`) goes first and alone: a rule at its line; a kernel in
-favour of a more exact form of it, else of what it was before a rule, else of PyTorch's calls. Where nothing is known,
-the least exact goes first: an order of axes in memory that is not the model's, contractions that round their operands,
-contractions at all, rules (those that change most of the arithmetic before the others), kernels that sum, and last the
-whole mode, which is PyTorch's then. Whoever plans, builds or checks a program takes one step after another until one
-does.
+What is known to be at fault (:mod:`kernelwright.way_back.culprits`) goes first and alone: a rule at its line; a kernel
+in favour of a more exact form of it, else of what it was before a rule, else of PyTorch's calls. Where nothing is
+known, the least exact goes first: an order of axes in memory that is not the model's, contractions that round their
+operands, contractions at all, rules (those that change most of the arithmetic before the others), kernels that sum, and
+last the whole mode, which is PyTorch's then. Whoever plans, builds or checks a program takes one step after another
+until one does.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TypeVar
 
 from kernelwright.algebra.engine import Rewriting, rewrite
 from kernelwright.algebra.rule import Exactness, Use
-from kernelwright.culprits import Culprits
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Kernel, KernelConfig, LibraryCall, Plan
 from kernelwright.roofline.devices import Device
+from kernelwright.way_back.culprits import Culprits
 
 Value = TypeVar("Value")
 

@@ -1,0 +1,1 @@
+"""What runs keep for the next ones: whole results, and the folder in which everything stands."""
