@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import statistics
 import sys
 from collections import Counter
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 RIGHT = ("OK", "OK-BUT")
+#: The share of a result's size below which wrong values are near.
+NEAR = 0.01
 #: Sets of rules of others, by name, and how the table calls them.
 RULES = {"kernelbench-2025": "KernelBench 2025 (1e-2)", "kernelbench": "KernelBench (1e-4)"}
 
@@ -125,7 +128,7 @@ def _reasons(by_system: Mapping[str, Sequence[Mapping[str, Any]]], claimed_right
     """How many candidates have each verdict; with ``claimed_right``, of those that KernelBench's rules of 2025 accept
     and ours do not."""
     def counts(found: Sequence[Mapping[str, Any]]) -> Counter[str]:
-        return Counter(row["verdict"] for row in found if not claimed_right or (
+        return Counter(_code(row) for row in found if not claimed_right or (
             row["rules"].get("kernelbench-2025") is True and row["verdict"] not in RIGHT
             and family(row) not in ("JUDGE", "PROBLEM")))
 
@@ -137,6 +140,12 @@ def _reasons(by_system: Mapping[str, Sequence[Mapping[str, Any]]], claimed_right
         return ""
     return _table(title, ["verdict", *counted], ([code, *(one[code] or "" for one in counted.values())]
                                                  for code in shown))
+
+
+def _code(row: Mapping[str, Any]) -> str:
+    """A row's verdict, and of wrong values whether they are near: fewer digits, or a formula nearly the model's."""
+    near = row["verdict"] == "WRONG-NUMERIC" and row["error"] is not None and 0 < row["error"]["candidate"] < NEAR
+    return f"{row['verdict']}, off by less than {NEAR:.0%} of the size" if near else row["verdict"]
 
 
 def _speeds(by_system: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -189,4 +198,5 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who reads the first lines alone is no fault
     sys.exit(main())

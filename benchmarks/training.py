@@ -1,5 +1,4 @@
-"""Steps of training: a call that records gradients and its backward, of eager, torch.compile and emitted files, whose
-gradients kernels find, or the original computation.
+"""Steps of training: a call that records gradients and its backward, of eager, torch.compile and emitted files.
 
     python benchmarks/training.py -o benchmarks/results/training_cpu.json
     python benchmarks/training.py --list
@@ -36,7 +35,7 @@ from kernelwright.adjoint import backward
 from kernelwright.roofline.peaks import current_device
 from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
 from kernelwright.timing.rounds import ratio
-from kernelwright.training import RECOMPUTED, Recomputing, TrainingStep
+from kernelwright.training import TrainingStep
 from kernelwright.version import VERSION
 
 COMPILED = "torch.compile"
@@ -81,15 +80,12 @@ def run(name: str, case: Case, effort: str, seconds: float, *, again: bool, comp
     notes = [note for note in result.notes if "backward" in note or "gradients" in note]
     given = [x.requires_grad_(case.of_inputs) if x.is_floating_point() else x for x in inputs]
     own = result.module
-    step, emitted = TrainingStep(own, given), sys.modules[type(own).__module__]
-    recomputing = Recomputing(TrainingStep(own, given), emitted)
+    step = TrainingStep(own, given)
     others: dict[str, nn.Module] = {}
     if compiles:
         torch._dynamo.reset()
         others[COMPILED] = TrainingStep(torch.compile(model), given)
         others[COMPILED](*given)  # the compiler runs in the first step
-    if recomputing.kept:
-        others[RECOMPUTED] = recomputing
     if lesser is not None:
         others[AGAIN] = TrainingStep(lesser, given)
     timing = time_model(TrainingStep(model, given), step, given, device="cpu", compilers={}, budget_seconds=seconds,
@@ -98,10 +94,10 @@ def run(name: str, case: Case, effort: str, seconds: float, *, again: bool, comp
     entries = timing.entries
     saved = [use.saved_bytes for mode in result.modes for use in mode.backward]
     document: dict[str, Any] = {
-        "name": name, "of_inputs": case.of_inputs, "notes": notes, "kernels": bool(recomputing.kept),
-        "saved_bytes": max(saved, default=0), "lines": result.source.count("\n"),
-        "error": own_error, "eager_error": eager_error, "busy": any(t.busy for t in entries.values()),
-        "milliseconds": {n: t.median * 1e3 for n, t in entries.items()}}
+        "name": name, "of_inputs": case.of_inputs, "notes": notes,
+        "kernels": any(mode.backward for mode in result.modes), "saved_bytes": max(saved, default=0),
+        "lines": result.source.count("\n"), "error": own_error, "eager_error": eager_error,
+        "busy": any(t.busy for t in entries.values()), "milliseconds": {n: t.median * 1e3 for n, t in entries.items()}}
     for baseline in (EAGER, *others):
         found = ratio(entries[baseline], entries[CANDIDATE])
         document[f"over {baseline}"] = [found.value, found.low, found.high]

@@ -30,8 +30,8 @@ USAGE = 2
 # Newer typers carry their own click, so the class is found by its place above a public one.
 UsageError: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
-app = typer.Typer(name="kernelwright", add_completion=True, no_args_is_help=True, rich_markup_mode=None,
-                  pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(cls=options.Commands, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+                  name="kernelwright", context_settings={"help_option_names": ["-h", "--help"]})
 
 
 def _version(value: bool) -> None:
@@ -40,7 +40,7 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog=examples("optimize model.py", "optimize -h", "doctor"))
 def _kernelwright(version: Annotated[bool, typer.Option(
         "--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
     """Compile a PyTorch model to one file of verified custom kernels."""

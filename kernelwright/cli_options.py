@@ -7,8 +7,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from kernelwright.settings import DTYPES, TARGET_NAMES
+
+
+class Commands(typer.core.TyperGroup):
+    """Lists each command with the whole first sentence of its help, where typer would cut it off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of the help page."""
+        shown = [command for name in self.list_commands(ctx)
+                 if (command := self.get_command(ctx, name)) is not None and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(command.name, " ".join((command.help or "").split("\n\n")[0].split()))
+                                for command in shown])
 
 
 def _begun(words: Iterable[str], incomplete: str) -> list[str]:

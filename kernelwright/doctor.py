@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import textwrap
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,15 +20,13 @@ import torch
 from kernelwright.build.module import find_compiler, find_cuda_compiler, find_tools
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.errors import KernelwrightError, NinjaMissing, NoCppCompiler
+from kernelwright.processors import waits
 from kernelwright.roofline.devices import Device, processor_name
 from kernelwright.roofline.measure import memory_bytes
-from kernelwright.roofline.peaks import measured_cpu, measured_cuda
+from kernelwright.roofline.peaks import measured_busy, measured_cpu, measured_cuda
 from kernelwright.settings import HOST_TARGET, cache_folder
-from kernelwright.timing.processor import is_disturbed, longest_wait, waits
 
 SCHEMA = 1
-#: Seconds: what took less was read, and not measured.
-_LEAST_MEASURED = 0.2
 #: There where a GPU's driver is.
 _DRIVER = Path("/proc/driver/nvidia")
 #: Packages that a verb needs, and the extra that brings them.
@@ -57,7 +54,7 @@ class Missing:
 class Machine:
     """What `doctor` found. verdict: one line. compilers: the version line and the path of each program that is here.
     cache: the folder of what is kept. devices: the rows of the CPU and of each GPU. measured_busy: whether other
-    programs took processors while the CPU was measured just now. missing: what is not here."""
+    programs took processors while the CPU was measured. missing: what is not here."""
 
     verdict: str
     torch_version: str
@@ -91,8 +88,8 @@ class Machine:
             lines += ["", *_wrapped("", f"{device.name}, {device.parallel} ({device.source})", width, 0)]
             lines += [line for name, text in _figures(device) for line in _wrapped(f"  {name}", text, width)]
         if self.measured_busy:
-            lines += _wrapped("", "Other programs took the processors meanwhile, so that the CPU can do more: measure "
-                              "again on a quiet machine, with kernelwright doctor --refresh.", width, 0)
+            lines += _wrapped("", "Other programs took the processors while these were measured, so that the CPU can "
+                              "do more: run kernelwright doctor again on a quiet machine.", width, 0)
         if self.missing:
             lines += ["", "Not here"]
             lines += [line for missing in self.missing
@@ -101,11 +98,10 @@ class Machine:
 
 
 def doctor(*, refresh: bool = False) -> Machine:
-    """Examine this machine. ``refresh`` measures again in place of taking what is known. Raises nothing."""
-    before, began = waits(), time.perf_counter()
-    devices = [measured_cpu(refresh=refresh)]
-    seconds = time.perf_counter() - began
-    measured_busy = seconds > _LEAST_MEASURED and is_disturbed(seconds, longest_wait(before, waits()))
+    """Examine this machine. ``refresh`` measures again in place of taking what is known, as is done in any case with
+    figures for which other programs had left no time. Raises nothing."""
+    cpu = measured_cpu(refresh=refresh)
+    devices = [measured_cpu(refresh=True) if measured_busy(cpu) and not refresh else cpu]
     missing = list(_missing_tools())
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         try:
@@ -128,7 +124,7 @@ def doctor(*, refresh: bool = False) -> Machine:
         compilers={name: version_of(path) for name, path in programs.items() if path is not None},
         cache=str(cache_folder()),
         devices=tuple(devices),
-        measured_busy=measured_busy,
+        measured_busy=measured_busy(devices[0]),
         missing=tuple(missing),
     )
 

@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -38,7 +37,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.training import with_backward
 from kernelwright.truths import inputs_of
-from kernelwright.verified import REFUSED, SEARCHES, Failure, culprits_of, misfit, step_from, unbuildable
+from kernelwright.verified import REFUSED, SEARCHES, Failure, as_kernels, culprits_of, misfit, step_from, unbuildable
 from kernelwright.verify.certificate import Plan as Trials
 from kernelwright.verify.certificate import default_trials
 from kernelwright.verify.modes import certify_both
@@ -137,8 +136,9 @@ def _emulated(problem: Problem, modes: list[ModeProgram], example: list[Any], ta
                 checked[variant.mode] = f"Not checked in {words_of(variant.mode)} mode: {reason}"
                 continue
             mode = next(m for m in small if m.name == variant.mode)
-            certificate = certify_both(make, partial(make, emitted), inputs_of(problem, mode, settings, make_inputs),
-                                       plan=_TRIALS, recorded=1, recordings=variant.recordings)
+            certificate = certify_both(make, lambda make=make, kind=emitted: as_kernels(make(kind), kind),
+                                       inputs_of(problem, mode, settings, make_inputs), plan=_TRIALS,
+                                       recorded=1, recordings=variant.recordings)
             if certificate.passed:
                 entries = " with 2 batch entries" if most == 2 else ""
                 checked[variant.mode] = (f"Checked by emulation on the CPU{entries}, {words_of(variant.mode)} mode: "

@@ -31,12 +31,13 @@ from kernelwright.ir.graph import Graph, Result, in_own_memory, memory, render
 from kernelwright.ir.node import Node
 from kernelwright.plan.describe import describe
 from kernelwright.plan.planner import make_plan
-from kernelwright.plan.records import Plan
+from kernelwright.plan.records import KernelConfig, Plan
 from kernelwright.plan.steps import captured_steps, planned_steps, rewritten_alone
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.records import Mode, RegionUse, words_of
 from kernelwright.roofline.devices import Device
 from kernelwright.timing.baselines import DIRECT, GRAPH
+from kernelwright.tune.contraction_fit import fitting
 
 #: Ends the name of a mode that differs where gradients are recorded.
 RECORDED = "with_gradients"
@@ -99,7 +100,8 @@ class ModeProgram:
         if not self.backward:
             return self
         short = textwrap.shorten(reason.rstrip("."), _LONGEST_REASON, placeholder=" ...")
-        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {short}."
+        note = f"{words_of(self.name).capitalize()} mode has no kernels for its backward: {short}. Steps of training " \
+            "run the original computation from the second on."
         return replace(self, backward=(), notes=(*self.notes, note))
 
 
@@ -180,9 +182,14 @@ def saving_plan(mode: ModeProgram, device: Device) -> Plan | None:
     taken: dict[Node, Hashable] = {memory(n): None for n in graph.outputs if not keeps_result(memory(n), mode.captured)}
     own = tuple(in_own_memory(node, number, taken) for number, node in enumerate(saved))
     graph = replace(graph, outputs=(*graph.outputs, *own), results=(*graph.results, *(Result() for _ in own)))
-    plan = make_plan(graph, mode.captured, mode.plan.kept, channels_last=mode.plan.channels_last,
-                     move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
-                     contractions=mode.plan.contractions, fused_products=mode.plan.fused_products)
+
+    def planned(contractions: Mapping[Node, KernelConfig]) -> Plan:
+        return make_plan(graph, mode.captured, mode.plan.kept, channels_last=mode.plan.channels_last,
+                         move_bias=device.adds_bias_apart or bool(mode.plan.channels_last),
+                         contractions=contractions, fused_products=mode.plan.fused_products)
+
+    # What is handed over is stored, so that kernels may reduce less than those that were measured.
+    plan = planned(fitting(planned, mode.plan.contractions))
     assert list(plan_tensors(plan)) == list(plan_tensors(mode.plan)), "a program that saves is called like the other"
     known[device] = plan
     return plan
@@ -270,6 +277,18 @@ def apart(mode: ModeProgram) -> list[ModeProgram]:
         return [mode]
     return [replace(mode, recordings=(False,), backward=()),
             replace(mode, name=f"{mode.name}_{RECORDED}", recordings=(True,))]
+
+
+def given_up(mode: ModeProgram, reason: str, device: Device) -> list[ModeProgram]:
+    """The mode with all operators left to PyTorch, but for calls that record gradients which kernels find: these were
+    kept as a step of training is faster by them, whatever a call alone takes."""
+    if not mode.backward:
+        return [original(mode, reason, device)]
+    *others, recorded = apart(mode)
+    note = f"{words_of(mode.name).capitalize()} mode has kernels in calls that record gradients alone: a step of " \
+        "training is faster by them, and other calls are not."
+    return [*(original(m, reason, device) for m in others),
+            replace(recorded, notes=(*recorded.notes, *([note] if others else [])))]
 
 
 def laid_out(mode: ModeProgram, strides: Mapping[bool, Sequence[tuple[int, ...] | None]], device: Device

@@ -131,6 +131,9 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     is a graph.
     """
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
+    if problem.gives_arrays():
+        notes.append("The example has NumPy arrays; kernels are for tensors of their types: calls with "
+                     "torch.from_numpy(array) have them, and calls with arrays run the original computation.")
     modes: list[ModeProgram] = []
     raised: list[ForwardRaised] = []
     refused: list[KernelwrightError] = []

@@ -143,6 +143,6 @@ class Result(ResultRecord):
         if self.path is None:
             found.append(("file", "not written; .save(path) writes it"))
         more = [f"{len(self.modes) - 1} more modes" if len(self.modes) > 2 else "one more mode"] * (len(self.modes) > 1)
-        told = " ".join(self.notes)
-        notes = [f"{len(self.notes)}: {told if len(told) <= 120 else told[:117] + '...'}"] if self.notes else ["none"]
-        return [*found, ("notes", "; ".join([*notes, *more, ".report() has all"]))]
+        told = " ".join(self.notes) or "none"
+        notes = told if len(told) <= 120 else f"{told[:117]}... ({len(self.notes)} in all)"
+        return [*found, ("notes", "; ".join([notes.rstrip("."), *more, ".report() has all"]))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernelwright.device_lock import clock
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told
 from kernelwright.launching import Direct, as_measured, graphs_wanted, in_one_launch, runs_as_graph, with_graph
-from kernelwright.modes import ModeProgram, as_called, described_mode, distinct, laid_out, original
+from kernelwright.modes import ModeProgram, apart, as_called, described_mode, distinct, given_up, laid_out, original
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.programs import Stages, model_of, new_model, written
@@ -56,7 +57,7 @@ from kernelwright.verify.state import State
 
 #: Of timing a program, however little of the budget is left: without it nobody knows whether the file pays.
 _LEAST_SECONDS = 0.2
-#: Of the time for timing, the share that steps of training have: three programs, of which each has a backward.
+#: Of the time for timing, the share that steps of training have: a step is a call and its backward.
 _STEPS = 0.5
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
@@ -129,8 +130,9 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         # What is known was asked at first: without time nothing is added to it but what is predicted.
         better, other = modes, text
         tuning.predicts = has_memory
+        planned = [p or m for m, p in zip(modes, same, strict=True)]
         if seconds or budget.until_end() >= SHARE_OF_FIRST * took:
-            better = tuning.modes([p or m for m, p in zip(modes, same, strict=True)], seconds)
+            better = tuning.modes(planned, seconds)
             better, other, _ = written(problem, better, example, target, device)
         budget.done("tune")
         untried = tuning.untried
@@ -144,6 +146,19 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
         keep(text)
+        # What waits is measured in what the checks have left.
+        while untried == tuning.untried and _as_tuned(modes, better) and (waiting := tuning.waiting) and (
+                seconds := further_seconds(budget, took)):
+            better = tuning.modes(planned, seconds)
+            better, other, _ = written(problem, better, example, target, device)
+            untried = tuning.untried
+            if other != text:
+                last = modes, text, emitted, certificates
+                modes, text, emitted, certificates = \
+                    _in_memory(partial(certified, better, before=last), truths) or _without_memory(last)
+                keep(text)
+            if tuning.waiting >= waiting:
+                break
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone, choose=True)
@@ -164,7 +179,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         if wanted:
             found, passed, times = _faster_in_one_launch(problem, wanted, example, target, device, settings, stages,
                                                          tuning, truths)
-            launched = [found.get(m.name, m) for m in launched]
+            launched = [part for m in launched for part in _launched(m, found.get(m.name))]
             certificates, timings = certificates | passed, timings | times
     budget.done("verify")
     if any(new is not old for new, old in zip(launched, modes, strict=True)):
@@ -180,9 +195,14 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
                    if name in alone_timings else timing for name, timing in timings.items()}
     tuning.leave_building()
     if slower:
-        modes = [original(m, slower.get(m.program, ""), device) for m in modes]
+        left = [given_up(m, SLOWER, device) if slower.get(m.program) == SLOWER
+                else [original(m, slower.get(m.program, ""), device)] for m in modes]
+        for mode, parts in zip(modes, left, strict=True):
+            for part in parts:  # each was tried and timed with the other
+                certificates |= {part.name: certificates[mode.name]} if mode.name in certificates else {}
+                timings |= {part.name: timings[mode.name]} if mode.name in timings else {}
         with stages.stage("build"):
-            modes, text, emitted = built(problem, modes, example, target, device)
+            modes, text, emitted = built(problem, list(chain.from_iterable(left)), example, target, device)
     modes = [replace(m, regions=tuning.measured(m)) for m in modes]
     return new_model(emitted, problem, settings.seed), modes, text, certificates, timings
 
@@ -224,6 +244,12 @@ def _in_one_launch(modes: list[ModeProgram], slower: Mapping[Hashable, str], tim
     return [m for m in found if m is not None]
 
 
+def _launched(mode: ModeProgram, in_one: ModeProgram | None) -> list[ModeProgram]:
+    """A mode, or what its calls are in one launch: those that record no gradients, beside the others where kernels find
+    these."""
+    return [mode] if in_one is None else [in_one, apart(mode)[-1]] if mode.backward else [in_one]
+
+
 def _faster_in_one_launch(problem: Problem, modes: list[ModeProgram], example: list[Any], target: str, device: Device,
                           settings: Settings, stages: Stages, tuning: Tuning, truths: Truths
                           ) -> tuple[dict[str, ModeProgram], dict[str, Certificate], dict[str, Timing]]:
@@ -249,6 +275,19 @@ def tuning_seconds(budget: Budget, took: float) -> float:
     build, check and time what they change. took: seconds of the first build and check."""
     wanted = max(budget.share("tune"), _LEAST_TUNING * budget.until_end())
     return max(0.0, min(wanted, budget.until_end() - SHARE_OF_FIRST * took - _LEAST_SECONDS))
+
+
+def _as_tuned(modes: list[ModeProgram], tuned: list[ModeProgram]) -> bool:
+    """Whether modes passed as they were tuned: none stepped back."""
+    return len(modes) == len(tuned) and all(m.plan is t.plan and m.backward is t.backward
+                                            for m, t in zip(modes, tuned, strict=True))
+
+
+def further_seconds(budget: Budget, took: float) -> float:
+    """Seconds for what waits after a first round of measurements: what of the run is left before baselines, but for a
+    build and a check and for the clock; 0 where that is not worth a round."""
+    seconds = budget.left() - took - budget.share("time") - _LEAST_SECONDS
+    return seconds if seconds >= _LEAST_TUNING * budget.seconds else 0.0
 
 
 def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -246,6 +247,12 @@ def changed(settings: Settings | None, options: Options) -> Settings:
     """Settings with some of their fields given apart. Raises InvalidOption (KW403), and TypeError for a name that is
     none."""
     given: dict[str, Any] = {**options}
+    known = [option.name for option in fields(Settings)]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise TypeError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else
+                                                              f": the options are {', '.join(known)}"))
     return replace(settings or Settings(), **given)
 
 

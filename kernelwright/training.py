@@ -1,13 +1,13 @@
 """Backward passes by kernels: planned for the modes of training, and kept where a step is faster by them.
 
-A step is a call that records gradients, and its backward. Three are timed beside each other: eager's, the file's, and
-the file's whose backward is the original computation's.
+A step is a call that records gradients, and its backward. Eager's and the file's are timed beside each other: without
+kernels for its backward, a file's steps are eager's (:mod:`kernelwright.emit.runtime_backward`).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ from kernelwright.problem.arguments import split
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.programs import Stages
 from kernelwright.records import words_of
+from kernelwright.report.units import seconds as in_words
 from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.timing.baselines import CANDIDATE, EAGER, time_model
@@ -36,8 +37,6 @@ from kernelwright.timing.speedup import UNKNOWN, speed_up
 from kernelwright.verified import candidate_of
 from kernelwright.verify.flatten import flatten, tensors_of
 from kernelwright.verify.observe import first_line
-
-RECOMPUTED = "recomputed"
 
 
 def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, stages: Stages) -> ModeProgram:
@@ -58,7 +57,8 @@ def with_backward(mode: ModeProgram, example: Sequence[Any], device: Device, sta
         if not is_ours(error) or is_out_of_memory(error):
             raise
         reason = told(error)
-    stages.say(f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}.")
+    stages.say(f"{words_of(mode.name).capitalize()} mode has its gradients from the original computation: {reason}. "
+               "Steps run it from the second on.")
     return mode
 
 
@@ -105,9 +105,9 @@ class TrainingStep(nn.Module):
             with torch.enable_grad():
                 found = flatten(self.module(*inputs)).values()
                 results = [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
-                if not self.directions:
-                    draws = torch.Generator().manual_seed(0)
-                    self.directions = [torch.randn(t.shape, generator=draws, dtype=torch.float64).to(t.device, t.dtype)
+                if not self.directions:  # drawn where they are: the processor takes a minute for a billion of them
+                    draws = {t.device: torch.Generator(t.device).manual_seed(0) for t in results}
+                    self.directions = [torch.randn(t.shape, generator=draws[t.device], dtype=t.dtype, device=t.device)
                                        for t in results]
                 return torch.autograd.grad(results, self.leaves, self.directions, allow_unused=True)
         finally:
@@ -115,32 +115,9 @@ class TrainingStep(nn.Module):
                 tensor.requires_grad_(False)
 
 
-def _tables(emitted: ModuleType) -> Iterator[dict[str, Any]]:
-    """The facts of an emitted module's modes that have a backward of kernels."""
-    for facts in getattr(emitted, "_KERNELWRIGHT_PLANS", {}).values():
-        yield from (table for table in (facts if isinstance(facts, tuple) else (facts,)) if table.get("backward"))
-
-
-class Recomputing(nn.Module):
-    """A step of an emitted module's model whose gradients the original computation finds."""
-
-    def __init__(self, step: TrainingStep, emitted: ModuleType) -> None:
-        super().__init__()
-        self.step, self.kept = step, [(table, table["backward"]) for table in _tables(emitted)]
-
-    def forward(self, *inputs: Any) -> Any:
-        for table, _ in self.kept:
-            table["backward"] = None
-        try:
-            return self.step(*inputs)
-        finally:
-            for table, backward in self.kept:
-                table["backward"] = backward
-
-
 def loses(entries: Mapping[str, Times]) -> bool:
-    """Whether a step is not faster with kernels for its backward, as far as that can be told."""
-    found = speed_up(entries, RECOMPUTED, CANDIDATE)
+    """Whether a step with kernels for its backward is not faster than eager's, as far as that can be told."""
+    found = speed_up(entries, EAGER, CANDIDATE)
     return found.high < 1.0 if found.verdict == UNKNOWN else found.value < 1.0
 
 
@@ -158,16 +135,14 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
             try:
                 timing = time_model(
                     TrainingStep(mode.model, inputs), TrainingStep(own, inputs), inputs, device=problem.device,
-                    budget_seconds=seconds / len(programs), compilers={},
-                    others={RECOMPUTED: Recomputing(TrainingStep(own, inputs), emitted)})
+                    budget_seconds=seconds / len(programs), compilers={})
             except Exception as error:
                 if not is_ours(error) and not is_out_of_memory(error):
                     raise
                 found[mode.name] = mode.without_backward(told(error))
                 continue
-        eager, with_kernels, without = (timing.entries[n].median for n in (EAGER, CANDIDATE, RECOMPUTED))
-        took = f"a step takes {with_kernels * 1e3:.3g} ms with kernels for its backward, {without * 1e3:.3g} ms " \
-            f"without, and eager's {eager * 1e3:.3g} ms"
+        eager, with_kernels = (in_words(timing.entries[name].median) for name in (EAGER, CANDIDATE))
+        took = f"a step takes {with_kernels} with kernels for its backward, and eager's {eager}"
         if loses(timing.entries):
             found[mode.name] = mode.without_backward(took)
         else:

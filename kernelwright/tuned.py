@@ -60,7 +60,8 @@ _OF_ORDERS, _MOST_ORDERS = 0.1, 3.0
 
 @dataclass
 class Tuning:
-    """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`.
+    """The measurements of one run. untried: sentences on what there was no time to measure, of the last `modes`;
+    waiting: how many contractions and regions that are.
     settled: names of modes that stepped back, of which only regions are measured. predicts: whether contractions that
     nobody has measured are kernels where their predicted gain is clear."""
 
@@ -71,6 +72,7 @@ class Tuning:
     settings: Settings
     stages: Stages
     untried: list[str] = field(default_factory=list)
+    waiting: int = 0
     settled: set[str] = field(default_factory=set)
     predicts: bool = False
     ahead: BuiltAhead | None = None
@@ -133,7 +135,7 @@ class Tuning:
         """The modes as measurements have them: those of earlier runs and, for so many seconds, new ones. Where tuning
         fails they stay as they were, with a note."""
         self.stop_building()
-        self.untried = []
+        self.untried, self.waiting = [], 0
         ends = clock() + seconds
         changed = iter(self._changed([m for m in modes if m.name not in self.settled], seconds,
                                      (self._with_contractions, _OF_CONTRACTIONS), (self._without_losers, _OF_REGIONS),
@@ -184,6 +186,7 @@ class Tuning:
 
     def _note(self, count: int, what: str, seconds: float) -> None:
         if count and seconds >= _LEAST_SAVED:
+            self.waiting += count
             self.untried.append(f"{UNTRIED}measure {what.format(count)}: that may save {in_words(seconds)} "
                                 "a call, as predicted. A further run goes on from here.")
 
@@ -223,6 +226,7 @@ class Tuning:
                 late += waiting.difference(chosen)
                 plans[mode.program] = self._with(mode, kept | left, chosen) if chosen or left else mode.plan
         if unmeasured:
+            self.waiting += unmeasured
             self.untried.append(f"{UNTRIED}measure {unmeasured} of the contractions, which are kernels by prediction.")
         self._note(len(late), "{} of the contractions", sum(contractions.promised(n, self.device) for n in late))
         return [replace(m, plan=replace(plans[m.program], graph=m.rewriting.graph)) for m in modes]

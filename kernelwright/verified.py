@@ -55,7 +55,7 @@ from kernelwright.roofline.devices import Device
 from kernelwright.settings import Settings
 from kernelwright.truths import Truths, float64_maker, inputs_of, meanwhile_of, trials_of
 from kernelwright.tune.memory import machine, package_digest, recall, remember
-from kernelwright.verify.certificate import Certificate
+from kernelwright.verify.certificate import Certificate, certify
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.drawn import inputs_of as drawn_inputs
 from kernelwright.verify.drawn import set_parameters
@@ -69,6 +69,8 @@ _STEPPING = 6  # times the seconds of one check: what stepping back may take bef
 SHARE_OF_FIRST = 0.5
 _LEAST_SECONDS = 2.0  # of a check, however little of the budget is left, by which stepping back is measured
 SEARCHES = 3  # of a mode, for what is at fault (then the least exact goes), and of a text, for what does not compile
+#: In an emitted file, by model the modes in which calls that record gradients are the original computation's.
+STEPS = "_kernelwright_steps"
 _CHECKED = "checked"  # what is kept of a mode of a file: how many trials it passed
 _EARLIER = "{} mode of this very file passed {} trials in an earlier run; {} of them were run again."
 
@@ -396,14 +398,50 @@ def misfit(model: nn.Module, example: list[Any]) -> str:
     return f"the example inputs do not fit its kernels: {messages[0].partition(': ')[2]}" if messages else ""
 
 
+def as_kernels(candidate: nn.Module, emitted: Any) -> nn.Module:
+    """An emitted model whose calls run kernels where they can, whatever was asked of calls before."""
+    return _after_steps(candidate, emitted, {None})
+
+
+def after_a_step(candidate: nn.Module, emitted: Any) -> nn.Module:
+    """An emitted model as it is after steps of training in both modes."""
+    return _after_steps(candidate, emitted, {False, True})
+
+
+def _after_steps(candidate: nn.Module, emitted: Any, modes: set[bool | None]) -> nn.Module:
+    known = getattr(emitted, STEPS, {}).setdefault(candidate, set())
+    known.clear()
+    known.update(modes)
+    return candidate
+
+
 def certificate_of(problem: Problem, mode: ModeProgram, emitted: Any, settings: Settings, stages: Stages,
                truths: Truths, seconds: float, *, brief: bool, begun: Certificate | None) -> Certificate:
     """The certificate of one mode, with gradients recorded and not. brief: its program passed in another mode. begun:
-    of fewer trials, which are not run again."""
+    of fewer trials, which are not run again.
+
+    Where no kernels find gradients, what calls that record them do after a step is tried, too, and held against eager.
+    """
     make_float64 = float64_maker(problem, mode, settings)
+    make_model = cache(lambda: candidate_of(emitted, problem, mode, settings))  # one for both
     with stages.stage("verify", words_of(mode.name)):
         plan = trials_of(problem, mode, settings, seconds, brief=brief)
-        return certify_both(lambda: share_large(model_of(problem, mode, settings), mode.model),
-                            cache(lambda: candidate_of(emitted, problem, mode, settings)),  # one for both
-                            inputs_of(problem, mode, settings), plan=plan, make_float64=make_float64,
-                            recordings=mode.recordings, kept=truths.of(mode), begun=begun)
+        known, make_inputs = truths.of(mode), inputs_of(problem, mode, settings)
+
+        def make_eager() -> nn.Module:
+            return share_large(model_of(problem, mode, settings), mode.model)
+
+        found = certify_both(make_eager, lambda: as_kernels(make_model(), emitted), make_inputs, plan=plan,
+                             make_float64=make_float64, recordings=mode.recordings, kept=known, begun=begun)
+        if not found.passed or plan.unchanged or mode.backward or begun is not None or True not in mode.recordings:
+            return found
+        try:
+            after = certify(
+                make_eager, lambda: after_a_step(make_model(), emitted), make_inputs, make_float64=make_float64,
+                kept=known, plan=replace(plan, recording=True, trials=plan.trials[:1], repeats=0))
+        except Exception as error:  # as of trials that record gradients
+            if not is_out_of_memory(error):
+                raise
+            return found
+        return found if after.passed else replace(
+            found, passed=False, why=(f"After a step of training: {after.sentence()}", *after.why))

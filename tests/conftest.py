@@ -6,7 +6,7 @@ import gc
 import itertools
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
@@ -73,6 +73,26 @@ def clocks_drop_nothing() -> Iterator[None]:
     patch = drop_nothing()
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_machine_is_measured_once() -> Iterator[None]:
+    """As a cache folder would have it, for all cache folders: many tests have one of their own. What is measured again
+    (`refresh`), or by a stand-in, is."""
+    from kernelwright.roofline import peaks
+    from kernelwright.roofline.devices import Device
+
+    known: dict[str, Device] = {}
+    cached, measure_cpu = peaks._cached, peaks.measure_cpu
+
+    def once(key: str, refresh: bool, measure: Callable[[], Device]) -> Device:
+        if refresh or not key.startswith("cpu|") or peaks.measure_cpu is not measure_cpu:
+            return cached(key, refresh, measure)
+        return cached(key, refresh, lambda: known[key] if key in known else known.setdefault(key, measure()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peaks, "_cached", once)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

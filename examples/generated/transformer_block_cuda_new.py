@@ -1600,6 +1600,7 @@ class _KernelwrightBinding:
         self.kinds = self.types = self.same = None  # of the tensors that were last found to fit
         # Whether results show the order of inputs' axes in memory, by strides: as calls of the original told.
         self.shows = {(): False}
+        self.steps = _kernelwright_steps.setdefault(model, set())
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         # In which gradient mode the next call is likely to find all as it was, and ask for no gradients.
         self.trusted = None
@@ -1823,6 +1824,21 @@ def _kernelwright_gradients(ctx, gradients):
     return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
 
 
+# By model the modes (whether of training) in which a backward computed the forward once more; None among them where
+# all calls are to run kernels, as who judges these wants it.
+_kernelwright_steps = weakref.WeakKeyDictionary()
+# What saved tensors go through; torch.utils.checkpoint wants a call in a backward to save what the first one did.
+_kernelwright_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: True)
+
+
+def _kernelwright_twice(binding, facts):
+    """Whether a call that records gradients is better the original computation's: no kernels find them in this mode, so
+    that a backward computes the forward once more, and there was a backward of such a call, or hooks wait for one."""
+    if facts["backward"] is not None:
+        return False
+    return None not in binding.steps and (facts["training"] in binding.steps or _kernelwright_hooks(True) is not None)
+
+
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""
 
@@ -1869,7 +1885,7 @@ def _kernelwright_laid(value, strides):
 
 class _KernelwrightFunction(torch.autograd.Function):
     """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients."""
+    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -1896,6 +1912,7 @@ class _KernelwrightFunction(torch.autograd.Function):
         found = _kernelwright_gradients(ctx, gradients)
         if found is not None:
             return (None, None, None, None, None, *found)
+        ctx.binding.steps.add(ctx.facts["training"])
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -1922,8 +1939,8 @@ class _KernelwrightFunction(torch.autograd.Function):
                 twin = ctx.binding.twin
                 if again:
                     twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
-                                                   {f"model.{name}": t for name, t in state.items()},
+                original = _KernelwrightOriginal(twin, gradients_of)
+                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
                                                    tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
@@ -2015,7 +2032,8 @@ def _kernelwright_call(model, inputs, named, plans):
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
-        if differentiated and binding.twin is None:
+        twice = differentiated and _kernelwright_twice(binding, facts)
+        if differentiated and not twice and binding.twin is None:
             try:
                 binding.twin = _kernelwright_twin(model, binding)
             except Exception as error:
@@ -2023,6 +2041,9 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
+        if twice:
+            _kernelwright_count(model, "no kernels find gradients here, and a step would compute its forward twice")
+            return model._original_forward(*inputs, **named)
         if differentiated and any([home[key].requires_grad for home, key in binding.kept]):
             _kernelwright_count(model, "gradients of tensors that are not the model's own are asked for")
             return model._original_forward(*inputs, **named)

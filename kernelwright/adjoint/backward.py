@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
-from kernelwright.adjoint.called import as_called, as_computed, detached_as_is
+from kernelwright.adjoint.called import AGAIN, DETACHED, as_called, as_computed, without
 from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import check_known
 from kernelwright.adjoint.saved import chosen
@@ -76,7 +76,10 @@ def _gradients(graph: Graph, of: tuple[int, ...], wanted: Collection[Given]) -> 
     """The gradients of a graph in operators as they are called, which stand for those that a forward computes. Raises
     NoAdjoint."""
     found, computed = gradients(graph, of, wanted), as_computed(graph)
-    return replace(found, stands_for={form: computed[n] for form, n in found.stands_for.items() if n.op != "detached"})
+    stands_for = {form: computed[n] for form, n in found.stands_for.items() if n.op != DETACHED}
+    one = without(AGAIN, (*found.graph.outputs, *stands_for))  # all gradients are there: their values are one again
+    return replace(found, graph=replace(found.graph, outputs=tuple(one[n] for n in found.graph.outputs)),
+                   stands_for={one[form]: own for form, own in stands_for.items()})
 
 
 def handed_over(backward: Iterable[Backward]) -> tuple[Node, ...]:
@@ -89,7 +92,8 @@ def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, devic
     """The kernels of gradients of a graph that was made of a captured one. Raises NoAdjoint."""
     if set(found.gives) != wanted:
         raise NoAdjoint("gradients reach other tensors than operators show")
-    found = replace(found, graph=_apart(detached_as_is(found.graph)))
+    as_is = without(DETACHED, found.graph.outputs)
+    found = replace(found, graph=_apart(replace(found.graph, outputs=tuple(as_is[n] for n in found.graph.outputs))))
     rewriting = rewrite(found.graph, device, dropped)
     plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart)
     updated = {effect.name for effect in captured.effects}

@@ -7,7 +7,7 @@ the gradient among them. What a model calls tells which it is, where it does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -17,6 +17,8 @@ from kernelwright.algebra.build import reshape
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node, made_for, make, rebuild, walk
 
+#: What stands for its operand in graphs that are differentiated.
+DETACHED, AGAIN = "detached", "again"
 #: What stops at its bounds, and what has their values and does not.
 STOPPING = frozenset(("hardtanh.default", "relu6.default"))
 _CLAMPS = frozenset(("clamp.default", "clamp_min.default", "clamp_max.default", "clip.default"))
@@ -31,9 +33,10 @@ _EXTREMUM = {"argmax": "amax", "argmin": "amin"}
 
 def as_called(graph: Graph) -> Graph:
     """The captured graph with the derivatives of the operators that were called, and with nodes for what is detached
-    (`detached_as_is`). Raises NoAdjoint where it holds both an operator and another one of the same values."""
-    if graph.detaching is not None:
-        graph = replace(graph, outputs=graph.detaching.outputs)
+    and called again (`without`). Raises NoAdjoint where it holds both an operator and another one of the same values.
+    """
+    if graph.differentiated is not None:
+        graph = replace(graph, outputs=graph.differentiated.outputs)
     calls = {name.replace("_.", ".") for name in graph.calls}
     turned: dict[str, Callable[[Node], Node]] = {}
     if STOPPING & calls:
@@ -65,7 +68,7 @@ def as_computed(graph: Graph) -> dict[Node, Node]:
 
 def _computed(node: Node, inputs: tuple[Node, ...]) -> Node:
     """The node that a forward has for one of a differentiated graph, of the forward's inputs."""
-    if node.op == "detached":
+    if node.op in (DETACHED, AGAIN):
         return inputs[0]
     if node.op == "where":
         compared, bound, x = node.inputs
@@ -80,14 +83,14 @@ def _computed(node: Node, inputs: tuple[Node, ...]) -> Node:
     return rebuild(node, inputs)
 
 
-def detached_as_is(graph: Graph) -> Graph:
-    """A graph of gradients, for which detached tensors are the tensors that they are."""
+def without(operator: str, roots: Iterable[Node]) -> dict[Node, Node]:
+    """For each node below roots the same one, where what an operator gives is its operand."""
     found: dict[Node, Node] = {}
-    for node in walk(graph.outputs):
+    for node in walk(roots):
         own = tuple(found[i] for i in node.inputs)
         with made_for(node.origin):
-            found[node] = own[0] if node.op == "detached" else rebuild(node, own)
-    return replace(graph, outputs=tuple(found[n] for n in graph.outputs))
+            found[node] = own[0] if node.op == operator else rebuild(node, own)
+    return found
 
 
 def _alone(calls: Collection[str], one: Collection[str], other: Collection[str]) -> None:

@@ -116,6 +116,11 @@ def _detached(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     return (None,)
 
 
+@adjoint("again")
+def _again(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    return (g,)
+
+
 @adjoint("cast")
 def _cast(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     return (cast(g, node.inputs[0].dtype),)

@@ -5,8 +5,8 @@ not store it anyway, a write; or it is computed once more in the backward, of wh
 is asked in turn. Seconds are those of the roofline: bytes over what kernels read and write, operations over the peak.
 Pointwise operators and views are computed within the kernels that read them, and cost their operations alone, and so
 do norms: their gradients need the same statistics. Reductions and rows pass over what they read once more; products,
-convolutions and other calls cost what they cost in the forward, and what such calls read is stored for them. The least
-sum over all values is a minimum cut.
+convolutions and other calls cost what they cost in the forward, and what such calls read is stored for them. What was
+drawn is handed over. The least sum over all values is a minimum cut.
 
 Source: the choice between storing and computing again as a minimum cut is that of min-cut rematerialization
 (torch/_functorch/partitioners.py), here with prices for computing again in place of bans.
@@ -56,11 +56,9 @@ def chosen(gradients: Iterable[Node], incoming: Collection[Node], stands_for: Ma
             if below not in later:
                 readers.setdefault(below, []).append(node)
     below = [n for n in order if n not in later]
-    if any(n.get("serial", -1) >= 0 for n in below):
-        return ()  # a call that draws numbers has its gradients from the original computation
     own, in_memory = _offered(forward), _stored(forward, captured)
     offered = {n for n in below if stands_for.get(n) in own}
-    if not offered:
+    if not offered or any(_draws(n) and n not in offered for n in below):
         return ()
     stored = {n for n in offered if stands_for[n] in in_memory}
     return tuple(stands_for[n] for n in _cut(below, later, readers, offered, stored, device))
@@ -108,6 +106,10 @@ def _cut(below: list[Node], later: Collection[Node], readers: Mapping[Node, list
         if node.kind == "leaf":
             network.add_edge("forward", leaves, capacity=_units(_bytes(node) / device.read))
             continue
+        if _draws(node):
+            network.add_edge("forward", entry)  # nobody draws the same numbers once more
+            network.add_edge(entry, leaves, capacity=_units(_bytes(node) / device.read))
+            continue
         again = _seconds_again(node, device)
         if node in called and node.kind in _ON_THE_WAY:
             again += _bytes(node) / device.copy
@@ -126,6 +128,11 @@ def _cut(below: list[Node], later: Collection[Node], readers: Mapping[Node, list
     _, (kept, _) = networkx.minimum_cut(network, "forward", "backward")
     return tuple(node for node, number in numbers.items()
                  if node in offered and (number, "entry") in kept and (number, "exit") not in kept)
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    return node.get("serial", -1) >= 0
 
 
 def _bytes(node: Node) -> int:

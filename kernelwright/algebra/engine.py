@@ -14,6 +14,7 @@ from kernelwright.algebra.identities import IDENTITIES
 from kernelwright.algebra.local import Decisions, NoFixpoint
 from kernelwright.algebra.moments import MOMENT_RULES
 from kernelwright.algebra.norms import NORMS
+from kernelwright.algebra.parts import PART_RULES
 from kernelwright.algebra.precision import PRECISION
 from kernelwright.algebra.ranges import RANGES
 from kernelwright.algebra.repeated import REPEATED
@@ -28,7 +29,7 @@ from kernelwright.roofline.cost import graph_seconds
 from kernelwright.roofline.devices import Device
 
 RULES: tuple[Rule, ...] = (*FILLED, *IDENTITIES, *ATTENTION, *RANGES, *NORMS, *MOMENT_RULES, *COLLAPSE, *COMPOSE,
-                          *PRECISION, *SCAN_RULES, *CROPPED, *VIEW_RULES, *ROW_RULES, *REPEATED)
+                          *PRECISION, *SCAN_RULES, *PART_RULES, *CROPPED, *VIEW_RULES, *ROW_RULES, *REPEATED)
 _BY_ROOT: dict[str, tuple[Rule, ...]] = {}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kernelwright.capture.converters.table import CONVERTERS, NotConvertible
 from kernelwright.capture.nodes import item_of, operator_of
 from kernelwright.ir.node import Node, make
 
@@ -128,12 +129,18 @@ def scattered(view: torch.fx.Node, source: Node, value: Node, arguments: dict[st
     """The value of a view's source after ``value`` was written into the view.
 
     source: the source's value before. arguments: of the view's call, by schema name.
-    call(operator, arguments, meta): the node of a torch operator.
+    call(operator, arguments, meta): the node of a torch operator that is not one of ours.
     Raises NoInverse.
     """
+    def put(kind: Any, parts: dict[str, Any], like: torch.Tensor) -> Node:
+        try:
+            return CONVERTERS[str(kind).removeprefix("aten.")](parts)
+        except NotConvertible:
+            return call(kind, parts, like)
+
     meta = view.meta["val"]
     if view.target is operator.getitem:
-        return _scattered_part(view, source, value, call)
+        return _scattered_part(view, source, value, put)
     called = operator_of(view)
     name = called.overloadpacket.__name__
     if writes(view) or name in _SAME:
@@ -150,14 +157,14 @@ def scattered(view: torch.fx.Node, source: Node, value: Node, arguments: dict[st
     like = torch.empty(source.shape, dtype=meta.dtype, device="meta")
     if name == "slice":
         parts = {n: arguments[n] for n in ("dim", "start", "end", "step")}
-        return call(torch.ops.aten.slice_scatter.default, {"self": source, "src": value, **parts}, like)
+        return put(torch.ops.aten.slice_scatter.default, {"self": source, "src": value, **parts}, like)
     if name == "narrow":
         parts = {"dim": arguments["dim"], "start": arguments["start"],
                  "end": arguments["start"] + arguments["length"], "step": 1}
-        return call(torch.ops.aten.slice_scatter.default, {"self": source, "src": value, **parts}, like)
+        return put(torch.ops.aten.slice_scatter.default, {"self": source, "src": value, **parts}, like)
     if name == "select":
         parts = {n: arguments[n] for n in ("dim", "index")}
-        return call(torch.ops.aten.select_scatter.default, {"self": source, "src": value, **parts}, like)
+        return put(torch.ops.aten.select_scatter.default, {"self": source, "src": value, **parts}, like)
     if name == "diagonal":
         parts = {n: arguments[n] for n in ("offset", "dim1", "dim2")}
         return call(torch.ops.aten.diagonal_scatter.default, {"self": source, "src": value, **parts}, like)

@@ -28,7 +28,9 @@ from kernelwright.capture.checks import checks as checks_of
 from kernelwright.capture.checks import may_refuse, truth
 from kernelwright.capture.converters import every as _all  # noqa: F401  (registers the converters)
 from kernelwright.capture.converters.table import CONVERTERS, NotConvertible, converted
-from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of
+from kernelwright.capture.differentiated import Repeated, is_detached, recorded
+from kernelwright.capture.dropout import DROPOUTS, dropped
+from kernelwright.capture.nodes import first_names, item_of, operand_of, operator_of, told_of
 from kernelwright.capture.observed import Observed
 from kernelwright.capture.parts import part_of, type_of
 from kernelwright.capture.recurrent import OPERATORS
@@ -76,13 +78,11 @@ class Converter:
     """Walks an exported program once."""
 
     def __init__(self, program: torch.export.ExportedProgram, model: torch.nn.Module, file: str | None,
-                 outside: Outside, carried: Sequence[str] = (), *, marks_detached: bool = False) -> None:
-        """marks_detached: whether what is detached is a node of its own, as graphs that are differentiated have it."""
-        self.program = program
-        self.marks_detached = marks_detached
-        self.model = model
-        self.outside = outside
-        self.file = file
+                 outside: Outside, carried: Sequence[str] = (), *, differentiated: bool = False) -> None:
+        """differentiated: whether what is detached, and operands of what is called again, are nodes of their own, as
+        graphs that are differentiated have them."""
+        self.program, self.model, self.outside, self.file = program, model, outside, file
+        self.differentiated, self.repeated = differentiated, Repeated(marks=differentiated)
         self.carried = beside_inputs(program, carried)
         self.first_name = first_names(model)
         self.values: dict[torch.fx.Node, Any] = {}
@@ -122,7 +122,8 @@ class Converter:
             elif node.op == "call_function":
                 node.target = self._as_view(node, OPERATORS.get(node.target, node.target))
                 try:
-                    self.values[node] = self._call(node)
+                    value = self._call(node)
+                    self.values[node] = recorded(node, value) if self.differentiated else value
                 except NotCapturable as reason:
                     reason.module = reason.module or origin_of(node, self.file).module
                     raise
@@ -259,7 +260,7 @@ class Converter:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise NotCapturable(f"it uses {name_of(node.target)}, which is more than an operator")
         target = str(node.target).removeprefix("aten.")
-        arguments = self._arguments(node)
+        arguments = self.repeated.operands(target, self._arguments(node))
         origin = origin_of(node, self.file)
         if any(isinstance(t, torch.Tensor) and not all(isinstance(n, int) for n in t.shape)
                for t in pytree.tree_leaves(node.meta.get("val"))):
@@ -309,13 +310,17 @@ class Converter:
         return len(self.group) + len(self.values)
 
     def _convert(self, node: torch.fx.Node, target: str, arguments: dict[str, Any], origin: Origin) -> Any:
-        if self.marks_detached and target == "detach.default":
+        if self.differentiated and target == "detach.default":
             return make("detached", arguments["self"], origin=origin)
+        if target in DROPOUTS and (made := dropped(
+                target, arguments, operand_of(node, 0).meta["val"],
+                lambda given, like: self._opaque(node.target, str(node.target), given, like, origin))) is not None:
+            return self._stamped(made, origin)
         converter = CONVERTERS.get(target)
         if converter is not None and str(node.target).startswith("aten."):
             used = frozenset(item_of(u)[1] for u in node.users if u.target is operator.getitem and u.users)
             try:
-                result = converted(converter, {**arguments, **_told(node, target, used)}, node.meta["val"])
+                result = converted(converter, {**arguments, **told_of(node, target, used)}, node.meta["val"])
             except (NotConvertible, ValueError):  # ValueError: a type for which the operator has no meaning here
                 pass
             else:
@@ -359,8 +364,7 @@ class Converter:
         group = self.group[changed]
         if group in self.fixed:
             raise NotCapturable(f"{target} changes {self.fixed[group]} in place")
-        if self.marks_detached and any(member.target is torch.ops.aten.detach.default
-                                       for member in self.members[group]):
+        if self.differentiated and any(map(is_detached, (node, *self.members[group]))):
             raise NotCapturable(f"{target} writes into memory that gradients see, and through a name that they do not")
         name = target.split(".")[0]
         old = self.values[changed]
@@ -391,7 +395,7 @@ class Converter:
                 if converter is None or old.dtype in INTEGERS:
                     raise NotConvertible
                 given = dict(zip(own, map(arguments.get, names), strict=False))
-                value = converter({**given, **_told(node, twin)})
+                value = converter({**given, **told_of(node, twin)})
             except NotConvertible:
                 # The buffers that batch norm counts its calls in are integers: keep the sum as it is.
                 given = dict(zip(own, map(self._in_memory_order(node, arguments).get, names), strict=False))
@@ -491,9 +495,3 @@ class Converter:
                 value = argument.default_value if argument.has_default_value() else None
             result[argument.name] = torch.fx.node.map_arg(value, lambda n: self.values[n])
         return result
-
-
-def _told(node: torch.fx.Node, target: str, used: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """What converters get beside an operator's arguments: its name, which results are used, and on what it runs."""
-    tensors = (t for t in pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
-    return {"operator": target, "results_used": used, "runs_on": next((t.device.type for t in tensors), "")}

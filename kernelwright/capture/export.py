@@ -31,6 +31,7 @@ from kernelwright.capture.observed import OTHERS, observe
 from kernelwright.capture.parts import drawing, look_at, mark, module_of
 from kernelwright.capture.tracing import (
     LIBRARY,
+    RECORDS,
     Questions,
     asking,
     bound_questions,
@@ -110,7 +111,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
             warnings.simplefilter("ignore")
             traced = torch.export.export(work, call.positional, call.keywords, strict=False)
             if changes_gradient_mode(traced):
-                questions.gradients_changed.add("set_grad_enabled")
+                questions.gradients_changed.add(GRADIENT_MODE)
             program = without_scopes(traced)
             called = _called_with_gradients(program)
     except Exception as error:
@@ -157,22 +158,24 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
         raise NotCapturable("gradients reach a tensor that is neither an input nor a parameter")
     containers = {name: part for name, part in carried.held.items() if name in carried.read and type(part) is not int}
 
-    def converted(*, marks_detached: bool) -> Graph:
-        return Converter(program, work, file, outside, tuple(carried.tensors), marks_detached=marks_detached).graph(
-            structure, training=model.training, observed=observed, asks=asks, found=carried.read_tensors,
-            left=left_in, containers=containers)
+    def converted(*, differentiated: bool) -> tuple[Graph, bool]:
+        converter = Converter(program, work, file, outside, tuple(carried.tensors), differentiated=differentiated)
+        return converter.graph(structure, training=model.training, observed=observed, asks=asks,
+                               found=carried.read_tensors, left=left_in, containers=containers), converter.repeated.any
 
-    graph = converted(marks_detached=False)
-    if DETACH in called:
+    graph, repeats = converted(differentiated=False)
+    changing, told = set(questions.gradients_changed), any(RECORDS in node.meta for node in program.graph.nodes)
+    if DETACH in called or repeats or told:
         with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation
-            graph = replace(graph, detaching=converted(marks_detached=True))
+            graph = replace(graph, differentiated=converted(differentiated=True)[0])
             called.discard(DETACH)
-    return replace(graph, calls=frozenset(called | questions.gradients_changed),
+            changing -= {GRADIENT_MODE} if told else set()
+    return replace(graph, calls=frozenset(called | changing),
                    decided=tuple(sorted(deciding.found.items())), asked_of_inputs=tuple(deciding.asked.items()))
 
 
-#: What has its own graph for gradients (`Graph.detaching`).
-DETACH = "detach.default"
+#: What has its own graph for gradients (`Graph.differentiated`).
+DETACH, GRADIENT_MODE = "detach.default", "set_grad_enabled"
 
 
 def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
@@ -184,7 +187,7 @@ def _called_with_gradients(program: torch.export.ExportedProgram) -> set[str]:
     for node in program.graph.nodes:
         if (node.op == "placeholder" and node.name not in constants) or not depending.isdisjoint(node.all_input_nodes):
             depending.add(node)
-            if node.op == "call_function":
+            if node.op == "call_function" and node.meta.get(RECORDS, True):
                 called.add(str(node.target).removeprefix("aten."))
     return called
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 
 def operator_of(node: torch.fx.Node) -> torch._ops.OpOverload:
@@ -39,3 +41,9 @@ def first_names(model: torch.nn.Module) -> Callable[[str], str]:
         return shared.get(id(getattr(module, own))) or f"{paths[module]}.{own}".lstrip(".")
 
     return first
+
+
+def told_of(node: torch.fx.Node, target: str, used: frozenset[int] = frozenset()) -> dict[str, Any]:
+    """What converters get beside an operator's arguments: its name, which results are used, and on what it runs."""
+    tensors = (t for t in pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
+    return {"operator": target, "results_used": used, "runs_on": next((t.device.type for t in tensors), "")}

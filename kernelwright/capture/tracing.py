@@ -297,6 +297,10 @@ def _masks_not_inspected() -> Iterator[None]:
         layers._detect_is_causal_mask = original
 
 
+#: What a node of a trace has in its ``meta`` where that stood under a gradient mode: whether gradients were recorded.
+RECORDS = "records_gradients"
+
+
 def changes_gradient_mode(program: torch.export.ExportedProgram) -> bool:
     """Whether some of a trace stands under another gradient mode than the call."""
     return any(n.target is torch.ops.higher_order.wrap_with_set_grad_enabled for n in program.graph.nodes)
@@ -339,6 +343,7 @@ def _inline(module: torch.fx.GraphModule, scope: torch.fx.Node) -> None:
                     copies[node] = module.graph.get_attr(nested)
                 else:
                     copies[node] = module.graph.node_copy(node, copies.__getitem__)
+                    copies[node].meta[RECORDS] = scope.args[0]  # those of a scope in the scope get its own
     results: Any = torch.fx.node.map_arg(inside.output_node().args[0], copies.__getitem__)
     for part in list(scope.users):
         part.replace_all_uses_with(results[item_of(part)[1]])

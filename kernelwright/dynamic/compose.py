@@ -1,7 +1,7 @@
 """Variants of texts put together: each kernel once for the sizes that it serves, with what chooses among several.
 
-Functions that need sizes get them as their last parameters: kernels from launchers, launchers behind the addresses of
-their tensors, and the program's functions from the shapes of the tensors that they are given.
+Functions that need sizes get them as their last parameters: the program from the call, its launchers behind the
+addresses of their tensors, and kernels from these.
 """
 
 from __future__ import annotations
@@ -65,49 +65,30 @@ def launcher_text(text: str, takes: Collection[str], names: Sequence[str]) -> tu
     return "\n\n".join(parts), found
 
 
-def program_text(text: str, launchers: Collection[str], names: Sequence[str],
-                 of_arguments: Mapping[str, Callable[[Sequence[str]], Sequence[str]]]) -> str:
-    """The Python of a program whose functions know their sizes. launchers: those that get them. of_arguments: by the
-    name of a function, the texts of the sizes from the names of its arguments."""
+def program_text(text: str, run: str, launchers: Collection[str], names: Sequence[str],
+                 given: Callable[[Sequence[str]], Sequence[str]]) -> str:
+    """The Python of a program whose functions know their sizes: ``run``, which gets them behind its tensors, as every
+    call has asked for them before, and those that it calls. launchers: those that get them. given: the texts of the
+    sizes from the arguments of the function that gives results of which nothing is computed."""
     for launcher in launchers:
         text = re.sub(rf'(_kernelwright_launch\("{launcher}", _stream[^\n]*)\)', rf"\1, {', '.join(names)})", text)
-    parts = []
+    parts, asking = [], ""
     for part in re.split(r"\n\n\n(?=def )", text):
         head = re.match(r"def (\w+)\(([^)]*)\):\n( +\"\"\".*?\"\"\"\n)?", part, re.DOTALL)
         assert head is not None, part
-        arguments = [a.strip() for a in head[2].split(",")]
         used = any(re.search(rf"\b{name}\b", part) for name in names)
-        if used and head[1].endswith("_once"):
-            part = part.replace("(_device):", f"(_device, {', '.join(names)}):", 1)
-        elif used and head[1] in of_arguments:
-            given = of_arguments[head[1]](arguments)
-            lines = [f"    {name} = {size}" for name, size in zip(names, given, strict=True)
+        if head[1] == run or (used and head[1] == f"{run}_once"):
+            part = f"def {head[1]}({head[2]}, {', '.join(names)}){part[part.index('):') + 1:]}"
+            asking = f"{run}_once" if head[1] != run else asking
+        elif used:
+            texts = given([a.strip() for a in head[2].split(",")])
+            lines = [f"    {name} = {size}" for name, size in zip(names, texts, strict=True)
                      if re.search(rf"\b{name}\b", part)]
             part = "\n".join([part[:head.end()].rstrip("\n"), *lines, part[head.end():]])
         parts.append(part)
-    made = [part for part in parts if part.startswith("def ") and "_once(_device, " in part.partition("\n")[0]]
     text = "\n\n\n".join(parts)
-    for part in made:
-        once = part[4:part.index("(")]
-        text = text.replace(f"_kernelwright_once({once}, _device)", f"_kernelwright_once({once}, _device, "
-                            f"{', '.join(names)})")
-        text = _sizes_before(text, f"_kernelwright_once({once}, ", names, of_arguments)
-    return text
-
-
-def _sizes_before(text: str, call: str, names: Sequence[str],
-                  of_arguments: Mapping[str, Callable[[Sequence[str]], Sequence[str]]]) -> str:
-    """The text with sizes in the function of a call that needs all of them."""
-    parts = []
-    for part in re.split(r"\n\n\n(?=def )", text):
-        head = re.match(r"def (\w+)\(([^)]*)\):\n( +\"\"\".*?\"\"\"\n)?", part, re.DOTALL)
-        if head is not None and call in part and head[1] in of_arguments:
-            given = of_arguments[head[1]]([a.strip() for a in head[2].split(",")])
-            lines = [f"    {name} = {text}" for name, text in zip(names, given, strict=True)
-                     if f"\n    {name} = " not in part]
-            part = "\n".join([part[:head.end()].rstrip("\n"), *lines, part[head.end():]]) if lines else part
-        parts.append(part)
-    return "\n\n\n".join(parts)
+    return text.replace(f"_kernelwright_once({asking}, _device)",
+                        f"_kernelwright_once({asking}, _device, {', '.join(names)})") if asking else text
 
 
 def facts_function(mode: str, title: str, tree: Tree, entries: Mapping[int, Sequence[tuple[str, str]]],

@@ -359,12 +359,16 @@ def _pair(one: Tree, other: Tree, point: Sizes) -> tuple[int, int] | None:
 def _sizes_text(sizes: Sequence[Size]) -> str:
     rows = [f"    ({size.argument!r}, {size.places[0][0]}, {size.places[0][1]}, {size.low}, {size.high}),"
             for size in sizes]
-    asked = "".join(f"given[{size.places[0][0]}].size({size.places[0][1]}), " for size in sizes)
+    asked = "".join(f"given[{size.places[0][0]}].shape[{size.places[0][1]}], " for size in sizes)
     return "\n".join(["# The sizes that may differ from call to call: argument, its number, axis, lowest and highest.",
                       "_KERNELWRIGHT_SIZES = (", *rows, ")", "", "",
                       # Written out, as every call asks: to loop over the rows takes longer than to ask.
-                      "def _kernelwright_sizes_of(given):", '    """They, of the arguments of a call."""',
-                      f"    return ({asked.rstrip()})"])
+                      "def _kernelwright_sizes_of(given):",
+                      '    """They, of the arguments of a call. Raises _KernelwrightMisfit."""',
+                      "    try:", f"        return ({asked.rstrip()})",
+                      "    except (AttributeError, IndexError, TypeError):",
+                      '        problem = "has an argument that is no tensor of so many axes"',
+                      '        raise _KernelwrightMisfit("this call", problem) from None'])
 
 
 def _emitted(mode: ModeOfSizes, chosen: Mapping[Sizes, tuple[int, int] | None], python: Sequence[Variant],
@@ -382,8 +386,7 @@ def _emitted(mode: ModeOfSizes, chosen: Mapping[Sizes, tuple[int, int] | None], 
         c_text, getting = launcher_text(native[second].text(names, "c"), takes, names)
         text = python[first].text(names, "python")
         run = f"_kernelwright_{mode.name}"
-        text = program_text(text, getting, names, {run: _sizes_of_leaves(sizes, graph, 2, stored=True),
-                                                   f"{run}_given": _sizes_of_leaves(sizes, graph, 0, stored=False)})
+        text = program_text(text, run, getting, names, _sizes_of_leaves(sizes, graph))
         own = [run, f"{run}_once", f"{run}_given"]
         for launcher, kernels in texts[point].launchers[mode.name]:
             launchers[launcher + end] = list(kernels)
@@ -400,23 +403,11 @@ def _renamed(text: str, words: Sequence[str], end: str) -> str:
     return re.sub(rf"\b({'|'.join(sorted(words, key=len, reverse=True))})\b", rf"\1{end}", text)
 
 
-def _sizes_of_leaves(sizes: Sequence[Size], graph: Graph, first: int, *, stored: bool
-                     ) -> Callable[[Sequence[str]], list[str]]:
-    """From the names of a function's arguments to the texts of sizes. first: the number of the first input among them.
-    stored: whether it gets tensors with their axes as they lie in memory."""
+def _sizes_of_leaves(sizes: Sequence[Size], graph: Graph) -> Callable[[Sequence[str]], list[str]]:
+    """From the names of a function's arguments, the call's tensors first, to the texts of sizes."""
     numbers = [n for n, leaf in enumerate(graph.inputs) if leaf is not None]
-
-    def found(arguments: Sequence[str]) -> list[str]:
-        result = []
-        for size in sizes:
-            place, axis = size.places[0]
-            leaf = graph.inputs[place]
-            order = leaf.get("order") if stored and leaf is not None else None
-            axis = axis if order is None else order.index(axis)
-            result.append(f"{arguments[first + numbers.index(place)]}.size({axis})")
-        return result
-
-    return found
+    return lambda arguments: [f"{arguments[numbers.index(place)]}.shape[{axis}]"
+                              for place, axis in (size.places[0] for size in sizes)]
 
 
 def _facts(mode: ModeOfSizes, texts: Mapping[Sizes, Texts], program: tuple[Mapping[Sizes, int | None], Sequence[str]],

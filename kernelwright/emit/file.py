@@ -59,6 +59,8 @@ _RUNTIME_NAMES = tuple(line.split()[-1] for line in IMPORTS.splitlines() if line
 _WIDTH = 118
 #: Facts that name functions of a program.
 OF_PROGRAM = ("run", "given")
+# Where a mode's facts are kept by sizes: each has its own, though all begin with none.
+_BY_SIZES = ("by_sizes", "{}")
 #: Ends the name of the program of a mode's gradients.
 BACKWARD = "backward"
 #: Ends the name of the program of a mode that hands its backward what it has computed.
@@ -220,7 +222,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
                 + [("backward", backward_text(v, kernels.served))] for v in variants]
     if sized is not None:
         of_modes = [[*((key, text if key != "compiled" else "None") for key, text in facts
-                       if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode])]
+                       if key not in OF_PROGRAM or text == "None"), ("sized", sized.functions[v.mode]), _BY_SIZES]
                     for v, facts in zip(variants, of_modes, strict=True)]
     if dtypes:
         of_modes = [[(key, text if key != "compiled" else "None") for key, text in facts] for facts in of_modes]
@@ -317,7 +319,7 @@ def banner(title: str) -> str:
 def _tables(variants: Sequence[Variant], of_model: Facts, of_modes: Sequence[Facts], dtypes: Sequence[str]) -> str:
     """The facts that a call must fulfil: what all modes have in common, what each has of its own, and which of them
     serves a call, by (training, whether gradients are recorded), behind the type where the file serves several."""
-    common = [fact for fact in of_modes[0] if all(fact in facts for facts in of_modes)]
+    common = [fact for fact in of_modes[0] if fact != _BY_SIZES and all(fact in facts for facts in of_modes)]
     name = "_KERNELWRIGHT_MODEL"
     result = [_table(name, [*of_model, *common])]
     result += [_table(f"_KERNELWRIGHT_{mode.upper()}", [fact for fact in facts if fact not in common], spread=name)

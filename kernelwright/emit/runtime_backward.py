@@ -1,4 +1,8 @@
-"""Text of emitted files: the backward of a call by kernels.
+"""Text of emitted files: the backward of a call by kernels, and whose call it is where none find gradients.
+
+Such a call runs kernels, and its backward the original computation: a step then computes its forward twice. So calls
+that record gradients are the original computation's once a backward has shown what they are for. Who records gradients
+and asks for none, as an evaluation without ``torch.no_grad()`` does, keeps the kernels.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and SAVING: calls
 hand a backward what they have computed.
@@ -52,4 +56,21 @@ def _kernelwright_gradients(ctx, gradients):
     found = _kernelwright_run(program, values)
     gives = program["gives"]
     return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
+'''
+
+STEPS = '''\
+# By model the modes (whether of training) in which a backward computed the forward once more; None among them where
+# all calls are to run kernels, as who judges these wants it.
+_kernelwright_steps = weakref.WeakKeyDictionary()
+# What saved tensors go through; torch.utils.checkpoint wants a call in a backward to save what the first one did.
+_kernelwright_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda ignore_is_tracing: True)
+
+
+def _kernelwright_twice(binding, facts):
+    """Whether a call that records gradients is better the original computation's: no kernels find them in this mode, so
+    that a backward computes the forward once more, and there was a backward of such a call, or hooks wait for one."""
+    if BACKWARD:
+        if facts["backward"] is not None:
+            return False
+    return None not in binding.steps and (facts["training"] in binding.steps or _kernelwright_hooks(True) is not None)
 '''

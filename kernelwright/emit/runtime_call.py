@@ -1,29 +1,9 @@
-"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, what they keep, and classes in
-their results.
+"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, classes in their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
 TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes; TYPED: it
 serves several floating-point types; SAVING: calls hand a backward by kernels what they have computed.
 """
-
-ONCE = '''\
-_kernelwright_kept = {}
-
-
-def _kernelwright_once(make, device):
-    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
-    kept = _kernelwright_kept.get((make, device))
-    if kept is None:
-        with torch.inference_mode(False), torch.no_grad():
-            kept = make(device)
-        if CUDA:
-            if device.type == "cuda":
-                if torch.cuda.is_current_stream_capturing():
-                    return kept  # in memory of the graph, filled as it is replayed
-                torch.cuda.current_stream().synchronize()  # another stream may read it next
-        _kernelwright_kept[make, device] = kept
-    return kept
-'''
 
 PARTS = '''\
 def _kernelwright_part(part, tensors):
@@ -161,8 +141,14 @@ def _kernelwright_run(facts, values):
             if device.index != torch.cuda.current_device():
                 with torch.cuda.device(device):
                     return _kernelwright_run(facts, values)
-            return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
-    return facts["run"](device, None, *values)
+            if SIZED:
+                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values, *facts["sizes"])
+            else:
+                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+    if SIZED:
+        return facts["run"](device, None, *values, *facts["sizes"])
+    else:
+        return facts["run"](device, None, *values)
 
 
 def _kernelwright_restore(structure, parts):
@@ -224,7 +210,7 @@ def _kernelwright_returned(facts, computed, tensors):
 
 class _KernelwrightFunction(torch.autograd.Function):
     """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients."""
+    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
 
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
@@ -236,6 +222,8 @@ class _KernelwrightFunction(torch.autograd.Function):
         if UPDATED:
             ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
                            if name in facts["updated"]}
+        if RANDOM:
+            ctx.drawn = _kernelwright_random_states(values[0].device) if facts["random"] else None
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
         if SAVING:
@@ -266,6 +254,7 @@ class _KernelwrightFunction(torch.autograd.Function):
             found = _kernelwright_gradients(ctx, gradients)
             if found is not None:
                 return (None, None, None, None, None, *found)
+        ctx.binding.steps.add(ctx.facts["training"])
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]
         with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
@@ -305,8 +294,10 @@ class _KernelwrightFunction(torch.autograd.Function):
                 twin = ctx.binding.twin
                 if again:
                     twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                found = torch.func.functional_call(_KernelwrightOriginal(twin, gradients_of),
-                                                   {f"model.{name}": t for name, t in state.items()},
+                original = _KernelwrightOriginal(twin, gradients_of)
+                if RANDOM:
+                    original.drawn = ctx.drawn
+                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
                                                    tuple(inputs), named)
         result = [None] * len(given)
         for i, gradient in zip(wanted, found):
@@ -407,7 +398,8 @@ def _kernelwright_call(model, inputs, named, plans):
             if nested is not None:
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
         if SIZED:
-            facts = _kernelwright_sized(facts, given)
+            sizes = _kernelwright_sizes_of(given)
+            facts = facts["by_sizes"].get(sizes) or _kernelwright_sized(facts, sizes)
         if AHEAD:
             ahead = _kernelwright_ahead(model, facts, given)
             if ahead is not None:
@@ -425,7 +417,8 @@ def _kernelwright_call(model, inputs, named, plans):
         differentiated = torch.is_grad_enabled() and (
             any([value.requires_grad for value in (*operands, *values)])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
-        if differentiated and binding.twin is None:
+        twice = differentiated and _kernelwright_twice(binding, facts)
+        if differentiated and not twice and binding.twin is None:
             try:
                 binding.twin = _kernelwright_twin(model, binding)
                 if ATTRIBUTES:
@@ -435,8 +428,14 @@ def _kernelwright_call(model, inputs, named, plans):
     except _KernelwrightMisfit as misfit:
         reason = misfit
     else:
+        if twice:
+            _kernelwright_count(model, "no kernels find gradients here, and a step would compute its forward twice")
+            return model._original_forward(*inputs, **named)
         if RANDOM:
-            if differentiated and facts["random"]:  # the recomputation would draw other numbers
+            drawn = facts["random"]
+            if BACKWARD:
+                drawn = drawn and facts["backward"] is None  # else calls hand over what they have drawn
+            if differentiated and drawn:
                 _kernelwright_count(model, "gradients of random numbers are asked for")
                 return model._original_forward(*inputs, **named)
         if differentiated and any([home[key].requires_grad for home, key in binding.kept]):

@@ -28,7 +28,10 @@ class _KernelwrightGraph:
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
                 self.graph.capture_begin(capture_error_mode="thread_local")
                 try:
-                    results = run(device, stream.cuda_stream, *self.inputs, *values[count:])
+                    if SIZED:
+                        results = run(device, stream.cuda_stream, *self.inputs, *values[count:], *facts["sizes"])
+                    else:
+                        results = run(device, stream.cuda_stream, *self.inputs, *values[count:])
                 finally:
                     self.graph.capture_end()
         finally:

@@ -221,6 +221,7 @@ class _KernelwrightBinding:
             self.shows = {(): False}
             if GAPS:
                 self.shows[facts["layout"]] = False
+        self.steps = _kernelwright_steps.setdefault(model, set())
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if AHEAD:
             # In which gradient mode the next call is likely to find all as it was, and ask for no gradients.

@@ -1,28 +1,38 @@
-"""Text of emitted files that serve calls of several sizes: the facts of each, and what is kept for it.
+"""Text of emitted files: what is made of no input is kept; of those that serve calls of several sizes, the facts of
+each, and what is kept for it.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are CUDA.
 """
 
+ONCE = '''\
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        if CUDA:
+            if device.type == "cuda":
+                if torch.cuda.is_current_stream_capturing():
+                    return kept  # in memory of the graph, filled as it is replayed
+                torch.cuda.current_stream().synchronize()  # another stream may read it next
+        _kernelwright_kept[make, device] = kept
+    return kept
+'''
+
 SIZES = '''\
-_kernelwright_by_sizes = {}
-
-
-def _kernelwright_sized(facts, given):
-    """The facts of a mode for a call of these arguments; by their sizes, those of each once. Raises
-    _KernelwrightMisfit."""
-    try:
-        sizes = _kernelwright_sizes_of(given)
-    except (AttributeError, IndexError, TypeError):
-        raise _KernelwrightMisfit("this call", "has an argument that is no tensor of so many axes") from None
-    found = _kernelwright_by_sizes.get((id(facts), sizes))
-    if found is None:
-        for (name, _, axis, low, high), size in zip(_KERNELWRIGHT_SIZES, sizes):
-            if not low <= size <= high:
-                raise _KernelwrightMisfit(f"axis {axis} of {name}", f"has {size} elements, not {low} to {high}")
-        own = facts["sized"](*sizes)
-        if own is None:
-            raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
-        found = _kernelwright_by_sizes[id(facts), sizes] = {**facts, **own}
+def _kernelwright_sized(facts, sizes):
+    """The facts of a mode for calls of these sizes, and keeps them by these. Raises _KernelwrightMisfit."""
+    for (name, _, axis, low, high), size in zip(_KERNELWRIGHT_SIZES, sizes):
+        if not low <= size <= high:
+            raise _KernelwrightMisfit(f"axis {axis} of {name}", f"has {size} elements, not {low} to {high}")
+    own = facts["sized"](*sizes)
+    if own is None:
+        raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
+    found = facts["by_sizes"][sizes] = {**facts, **own, "sizes": sizes}
     return found
 '''
 

@@ -78,12 +78,34 @@ def _kernelwright_filled(twin, state):
     return twin
 
 
+def _kernelwright_random_states(device):
+    """What a call on a device draws random numbers from: the state of the host's generator, and of the device's."""
+    if CUDA:
+        if device.type == "cuda":
+            return torch.get_rng_state(), torch.cuda.get_rng_state(device), device
+    return (torch.get_rng_state(),)
+
+
 class _KernelwrightOriginal(torch.nn.Module):
     """What is made of the original computation's result, as a module of its own (for functional_call)."""
 
     def __init__(self, model, then):
         super().__init__()
         self.model, self.then = model, then
+
+    if RANDOM:
+        drawn = None  # the states of the generators at the call, where it drew
+
+        def __call__(self, *inputs, **named):
+            if self.drawn is None:
+                return super().__call__(*inputs, **named)
+            host, *device = self.drawn
+            with torch.random.fork_rng(device[1:]):
+                torch.set_rng_state(host)
+                if CUDA:
+                    if device:
+                        torch.cuda.set_rng_state(*device)
+                return super().__call__(*inputs, **named)
 
     def forward(self, *inputs, **named):
         if ATTRIBUTES:

@@ -79,8 +79,8 @@ class Graph:
     containers: of these attributes those that hold containers, with numbers for the ``carried`` tensors in them.
     left: the plain attributes that a call assigns, with numbers for the outputs that they then hold.
     calls: the operators of PyTorch that a captured model calls, and what it does to gradients that is no operator.
-    detaching: the same graph with a node for each tensor that is detached, through which no gradient goes; None where
-        nothing is.
+    differentiated: the same graph with a node for each tensor that is detached, through which no gradient goes, and
+        with nodes of their own for what is called again with the same operands; None where nothing is.
     replaces: of a rewritten graph, for each node the nodes of the captured one whose work it does
         (:mod:`kernelwright.algebra.replaced`); a node that is not there stands for itself.
     """
@@ -99,7 +99,7 @@ class Graph:
     containers: tuple[tuple[str, Any], ...] = ()
     left: tuple[tuple[str, Any], ...] = ()
     calls: frozenset[str] = frozenset()
-    detaching: Graph | None = field(default=None, compare=False, repr=False)
+    differentiated: Graph | None = field(default=None, compare=False, repr=False)
     replaces: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def roots(self) -> tuple[Node, ...]:

@@ -44,7 +44,7 @@ _REASONS = {
                     "it puts elements in order, which PyTorch's library does well"),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),
                     "a recurrent layer, for which PyTorch's library has a kernel of its own"),
-    **dict.fromkeys(("dropout", "bernoulli", "randn", "rand", "randn_like", "rand_like"),
+    **dict.fromkeys(("dropout", "feature_dropout", "bernoulli", "randn", "rand", "randn_like", "rand_like"),
                     "it draws from PyTorch's random stream"),
     **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "arange", "eye", "linspace"),
                     "it makes a constant tensor"),

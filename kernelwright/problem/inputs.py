@@ -26,9 +26,19 @@ def checked_inputs(values: Sequence[Any], source: str, where: str = "") -> list[
     return usable
 
 
+def holds_arrays(value: Any) -> bool:
+    """Whether a value is, or contains, a NumPy array."""
+    return _is_array(value) or any(holds_arrays(part) for _, part in entries(value) or ())
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+
+
 def _with_tensors(value: Any) -> Any:
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+    if _is_array(value):
         return torch.from_numpy(value.copy())
     if numpy is not None and isinstance(value, numpy.generic):
         return value.item()

@@ -42,7 +42,7 @@ from kernelwright.problem.arguments import (
 from kernelwright.problem.choice import line_of, model_class
 from kernelwright.problem.construct import Constructor, shown_arguments
 from kernelwright.problem.importing import import_file, read_source
-from kernelwright.problem.inputs import checked_inputs, fresh_copy, map_tensors, random_like
+from kernelwright.problem.inputs import checked_inputs, fresh_copy, holds_arrays, map_tensors, random_like
 from kernelwright.problem.memory import is_out_of_memory, memory_checked
 from kernelwright.problem.record import Problem
 from kernelwright.problem.seeds import seeded
@@ -97,12 +97,13 @@ def load_problem(model_or_path: str | Path | nn.Module | type[nn.Module], inputs
                              expected="a path, an nn.Module instance or an nn.Module class")
     signature = forward_signature(model_or_path)
     build_model = _unpacking(build_model, signature)
-    make_inputs = _given_inputs(_Reader("load_problem", "", signature, build_model)(inputs), place_on)
+    reader = _Reader("load_problem", "", signature, build_model)
+    make_inputs = _given_inputs(reader(inputs), place_on)
     file = source_file(kind)
     source = read_source(file) if file is not None and file.suffix == ".py" and file.exists() else None
     return Problem(name=kind.__name__, path=None, source=source, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=place_on, is_instance=isinstance(model_or_path, nn.Module),
-                   build_inputs=make_inputs, build_model=build_model)
+                   build_inputs=make_inputs, build_model=build_model, gives_arrays=lambda: reader.arrays)
 
 
 def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, tiny: bool, model: str | None
@@ -126,14 +127,16 @@ def _load_file(path: Path, inputs: Any, init_inputs: Any, device: torch.device, 
     signature = forward_signature(kind)
     build_model = _unpacking(Constructor(kind, arguments, path, device), signature)
     if inputs is not None:
-        make_inputs = _given_inputs(_Reader("load_problem", "", signature, build_model)(inputs), device)
+        reader = _Reader("load_problem", "", signature, build_model)
+        make_inputs = _given_inputs(reader(inputs), device)
     else:
         code = getattr(get_inputs, "__code__", None)
         where = place(path, code.co_firstlineno) if code else place(path)
-        make_inputs = _called_inputs(raw, _Reader("get_inputs()", where, signature, build_model), path, device)
+        reader = _Reader("get_inputs()", where, signature, build_model)
+        make_inputs = _called_inputs(raw, reader, path, device)
     return Problem(name=path.stem, path=path, source=text, class_name=kind.__name__, model_class=kind,
                    init_inputs=arguments, device=device, is_instance=False, build_inputs=make_inputs,
-                   build_model=build_model, asked=model, draws=draws)
+                   build_model=build_model, asked=model, draws=draws, gives_arrays=lambda: reader.arrays)
 
 
 class _Reader:
@@ -143,6 +146,7 @@ class _Reader:
                  build_model: Callable[[int], nn.Module]) -> None:
         self._source, self._where, self._signature, self._build_model = source, where, signature, build_model
         self._way = ""
+        self.arrays = False  # whether arguments were NumPy arrays
 
     def __call__(self, values: Any) -> list[Any]:
         """Raises InputsInvalid (KW113)."""
@@ -157,6 +161,7 @@ class _Reader:
         if arguments is None:
             raise InputsInvalid(where=self._where, source=self._source, found=f"they were {self._way} before, and are "
                                 "in another form now")
+        self.arrays = self.arrays or any(map(holds_arrays, arguments))
         return in_order(checked_inputs(arguments, self._source, self._where), self._signature)
 
     def _attempt(self, arguments: list[Any]) -> None:

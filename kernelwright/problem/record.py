@@ -43,6 +43,8 @@ class Problem:
     """The name by which the class was asked for, or None where it was found."""
     draws: tuple[int, ...] = ()
     """First lines of the file's statements that drew random numbers, or seeded them, when it was imported."""
+    gives_arrays: Callable[[], bool] = field(default=lambda: False, repr=False)
+    """Whether NumPy arrays stood in place of tensors among the arguments that were made so far."""
 
     def make_inputs(self, seed: int) -> list[Any]:
         """Fresh arguments of forward on ``device``: tensors, plain values, and containers of these; what can be given

@@ -36,7 +36,7 @@ def markdown(critique: Critique) -> str:
 
 
 def _said(review: Review) -> Iterator[tuple[str, str]]:
-    for label, text in (("wrong", review.wrong), ("where", review.where), ("mend", review.mend)):
+    for label, text in (("wrong", review.wrong), ("where", review.where), ("fix", review.mend)):
         if text:
             yield label, text
     for label, texts in (("speed", review.speed), ("limit", review.limits), ("hint", review.hints)):

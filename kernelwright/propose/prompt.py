@@ -220,7 +220,7 @@ def _finding(finding: Mapping[str, Any], *, told: bool) -> str:
              if evidence.get(key) is not None}
     parts += [f"{key} {clean(value, 300)}" for key, value in shown.items()]
     if finding.get("fix") and not told:
-        parts.append(f"mend: {clean(finding['fix'])}")
+        parts.append(f"fix: {clean(finding['fix'])}")
     return f"- {finding['source']}: " + ("; ".join(parts) or clean(finding["sentence"]))
 
 
@@ -230,7 +230,7 @@ def _timing_sentence(verdict: Verdict) -> str:
     if timing.get("speedup"):
         said += f", {units.digits(timing['speedup']['value'])}x as fast as PyTorch"
     if timing.get("share_of_floor") is not None:
-        said += f"; {100 * timing['share_of_floor']:.2g} % of the limit"
+        said += f"; {100 * timing['share_of_floor']:.2g} % of the roofline"
     if timing.get("own_share") is not None:
         said += f"; {100 * timing['own_share']:.0f} % of it in kernels of its own"
     return said + "."

@@ -1,7 +1,7 @@
 """The row of a device here, and the peaks measured on this machine, kept in the cache folder.
 
 Peaks are JSON, one file per machine, thread count and torch version. Measuring again only ever raises them: a
-disturbed measurement shows less than the machine can do, never more.
+disturbed measurement shows less than the machine can do, never more, and what says where they come from says so, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from kernelwright.processors import is_disturbed, longest_wait, waits
 from kernelwright.roofline.devices import (
     GENERIC_CUDA,
     Device,
@@ -40,6 +42,8 @@ _RATES = (
     "float64_matmul",
 )
 _FORMAT = 1
+# Ends the source of figures for which threads waited for a processor: the machine can do more.
+_BESIDE_OTHERS = ", beside other programs"
 
 
 def current_device(place: str | torch.device = "cpu", *, measure: bool = True) -> Device:
@@ -93,6 +97,11 @@ def measured_faster(device: torch.device) -> float:
     return max(1.0, *(getattr(after, rate) / getattr(before, rate) for rate in _RATES if getattr(before, rate)))
 
 
+def measured_busy(device: Device) -> bool:
+    """Whether other programs took processors while these figures were measured."""
+    return device.source.endswith(_BESIDE_OTHERS)
+
+
 def _cache_path(key: str) -> Path:
     return cache_folder() / "peaks" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
 
@@ -102,10 +111,15 @@ def _cached(key: str, refresh: bool, measure: Callable[[], Device]) -> Device:
     known = _load(path, key)
     if known is not None and not refresh:
         return known
+    before, began = waits(), time.perf_counter()
     found = measure()
+    if is_disturbed(time.perf_counter() - began, longest_wait(before, waits())):
+        found = replace(found, source=found.source + _BESIDE_OTHERS)
     if known is not None:
         raised = {rate: max(getattr(found, rate), getattr(known, rate)) for rate in _RATES}
-        found = replace(found, **raised, launch_seconds=min(found.launch_seconds, known.launch_seconds))
+        source = found.source if measured_busy(known) else known.source
+        found = replace(found, **raised, source=source,
+                        launch_seconds=min(found.launch_seconds, known.launch_seconds))
     _store(path, key, found)
     return found
 

@@ -218,8 +218,9 @@ def _name(text: str) -> Text:
 
 def _problems(scores: Sequence[ProblemScore]) -> Table:
     baselines = baselines_of(scores)
-    table = _table([name.replace(" ms", "\nms").replace("x ", "x\n").replace("eager's", "eager's\nerror")
-                    for name in problem_head(baselines)], tight=True)
+    *others, own_error = problem_head(baselines)
+    table = _table([*(name.replace(" ms", "\nms").replace("x ", "x\n") for name in others), f"{own_error}\nerror"],
+                   tight=True)
     for level, members in groupby(scores, key=lambda score: score.level):
         table.add_row(Text(level, style="bold"))
         for score in members:

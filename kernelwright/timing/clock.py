@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 import torch
 
+from kernelwright import processors
 from kernelwright.roofline.devices import last_level_cache_bytes
-from kernelwright.timing import processor
 
 #: The longest device-side delay, and the assumed clock of the counter behind it.
 LONGEST_DELAY_SECONDS = 0.02
@@ -37,11 +37,11 @@ class CpuClock:
         if self.buffer is not None:
             self.buffer.add_(1.0)
             self.buffer.sum()
-        before = processor.waits()
+        before = processors.waits()
         started = time.perf_counter()
         kept = function()
         seconds = time.perf_counter() - started
-        self.waited = processor.longest_wait(before, processor.waits())
+        self.waited = processors.longest_wait(before, processors.waits())
         del kept
         return seconds
 

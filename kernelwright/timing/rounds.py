@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from kernelwright import processors
 from kernelwright.device_lock import was_noisy
-from kernelwright.timing import processor
 from kernelwright.timing.clock import CpuClock, CudaClock, without_collector
 from kernelwright.timing.statistics import Ratio, median_interval, paired_ratio, quantile
 from kernelwright.verify.plain import plain
@@ -114,7 +114,7 @@ def measure(
         with torch.cuda.device(device), without_collector():
             clock: Any = CudaClock(device, flush_cache)
             return _measure(callables, clock, repetitions, budget_seconds, fresh_inputs)
-    if not processor.waits():  # nobody can see whether others took the processors
+    if not processors.waits():  # nobody can see whether others took the processors
         was_noisy()
     with without_collector():
         return _measure(callables, CpuClock(flush_cache), repetitions, budget_seconds, fresh_inputs)
@@ -196,7 +196,7 @@ class _Rounds:
 
     def add(self, taken: Mapping[str, list[tuple[float, float]]]) -> None:
         """One round: for each callable, its calls' seconds, and the longest that a thread waited in each."""
-        quiet = {name: [s for s, waited in calls if not processor.is_disturbed(s, waited)]
+        quiet = {name: [s for s, waited in calls if not processors.is_disturbed(s, waited)]
                  for name, calls in taken.items()}
         if not all(quiet.values()):
             self.void += 1
@@ -230,13 +230,13 @@ def _narrow(seconds: list[float]) -> bool:
 
 def _warm_up(function: Callable[[], object], clock: Any, budget: float, among: int) -> _Warm:
     """Call until warm: at least once, at most a tenth of this callable's share of the budget or ten times."""
-    before, started = processor.waits(), time.perf_counter()
+    before, started = processors.waits(), time.perf_counter()
     issue, first = _issue(function, clock)
     typical, calls = first, 1
     # A single call longer than the whole budget is not repeated.
     if first > budget:
-        waited = processor.longest_wait(before, processor.waits())
-        return _Warm(first, first, issue, 0, True, processor.is_disturbed(first, waited))
+        waited = processors.longest_wait(before, processors.waits())
+        return _Warm(first, first, issue, 0, True, processors.is_disturbed(first, waited))
     while calls < 10 and (calls < 2 or time.perf_counter() - started < 0.1 * budget / among):
         if typical * 2 > budget / among:
             break
@@ -319,9 +319,9 @@ def _waited(callables: Mapping[str, Callable[[], object]], clock: Any, warm: Map
     found: dict[str, list[float]] = {name: [] for name in callables}
     for _ in range(count):
         for name, function in callables.items():
-            before = processor.waits()
+            before = processors.waits()
             seconds = _issue(function, clock)[1]
-            if not processor.is_disturbed(seconds, processor.longest_wait(before, processor.waits())):
+            if not processors.is_disturbed(seconds, processors.longest_wait(before, processors.waits())):
                 found[name].append(seconds)
     return {name: quantile(seconds, 0.5) for name, seconds in found.items() if len(seconds) >= LEAST_WAITED}
 
@@ -344,11 +344,11 @@ def _back_to_back(callables: Mapping[str, Callable[[], object]], clock: Any, war
             break
         for name, batch in short.items():
             clock.finish()
-            before, started = processor.waits(), time.perf_counter()
+            before, started = processors.waits(), time.perf_counter()
             for _ in range(batch):
                 callables[name]()
             clock.finish()
             seconds = time.perf_counter() - started
-            if not processor.is_disturbed(seconds, processor.longest_wait(before, processor.waits())):
+            if not processors.is_disturbed(seconds, processors.longest_wait(before, processors.waits())):
                 found.setdefault(name, []).append(seconds / batch)
     return {name: (min(seconds), counts[name]) for name, seconds in found.items()}

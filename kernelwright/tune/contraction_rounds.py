@@ -15,6 +15,7 @@ import torch
 
 from kernelwright.device_lock import clock, locked_device, without_device
 from kernelwright.ir.node import Node
+from kernelwright.plan.records import KernelConfig
 from kernelwright.problem.memory import is_out_of_memory
 from kernelwright.processors import share_of_processors
 from kernelwright.progress import counted
@@ -29,6 +30,8 @@ from kernelwright.tune.contraction_trials import Build, Case, build, launcher_na
 _TOGETHER = 8
 #: What compiling a text of one takes, in seconds of one processor, where none was compiled yet.
 _TEXT_SECONDS = 1.5
+#: The least that is expected of it, where those that are there were found in the cache.
+_LEAST_TEXT_SECONDS = 0.1
 
 
 def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], device: torch.device, row: Device,
@@ -41,8 +44,9 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     its turn comes, and one without candidates is none that could run. A case is tried in the candidates that promise to
     be accurate. If none of them is, it is tried in the others once more: what is left of the budget's kernels is shared
     among such cases, and their seconds are those that were not spent.
-    there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took: these
-    alone are tried where there is no time to compile the candidates of a round, and what comes of them is not kept.
+    there: names of launchers whose libraries need not be compiled, and the seconds that compiling them took. Where
+    there is no time to compile all candidates of a round, it tries these, and as many of the most promising others as
+    can be compiled in half of the time; what comes of them is not kept.
     """
     there = there or {}
     ends = clock() + seconds
@@ -55,15 +59,19 @@ def measure_cases(cases: Mapping[str, Case], own: Mapping[Node, torch.Tensor], d
     while keys and ends - clock() > longest:
         counted(len(cases) - len(keys), len(cases))
         begun, now, keys = clock(), keys[:_TOGETHER], keys[_TOGETHER:]
-        first, others, partly = {}, {}, set[str]()
+        first, others, partly, more = {}, {}, set[str](), 0
         if ends < inf and ends - begun < _compiling((cases[key] for key in now), there):
             partly = {key for key in now if cases[key].candidates}
-            now = [key for key in now if key not in partly or _of_those(cases[key], there).candidates]
+            more = _compiled_in((ends - begun) / 2, there) // max(1, len(partly))
+            now = [key for key in now if key not in partly or more or _there(cases[key], there)]
         for key in now:
             if not cases[key].candidates:
                 continue
-            case = _of_those(cases[key], there) if key in partly else cases[key]
-            candidates, rest = (case.candidates, ()) if key in partly else split_candidates(case, own, device)
+            case = cases[key]
+            candidates, rest = split_candidates(case, own, device) if more or key not in partly else ((), ())
+            if key in partly:
+                missing = [c for c in candidates if launcher_name(case, c) not in there]
+                candidates, rest = (*_there(case, there), *missing[:more]), ()
             first[key] = replace(case, candidates=candidates)
             others |= {key: replace(case, candidates=rest)} if rest else {}
             _forget(device)
@@ -107,10 +115,16 @@ def _compiling(cases: Iterable[Case], there: Mapping[str, float]) -> float:
     return max(there.values(), default=_TEXT_SECONDS) * ceil(texts / share_of_processors())
 
 
-def _of_those(case: Case, there: Collection[str]) -> Case:
-    """The case in those of its candidates whose libraries are there."""
-    return replace(case, candidates=tuple(config for config in dict.fromkeys((*case.rounding, *case.candidates))
-                                          if launcher_name(case, config) in there))
+def _compiled_in(seconds: float, there: Mapping[str, float]) -> int:
+    """How many texts are compiled side by side in so many seconds, each as long as the longest so far."""
+    longest = max(there.values(), default=_TEXT_SECONDS)
+    return int(seconds / max(longest, _LEAST_TEXT_SECONDS)) * share_of_processors()
+
+
+def _there(case: Case, there: Collection[str]) -> tuple[KernelConfig, ...]:
+    """Those of a case's candidates whose libraries are there."""
+    return tuple(config for config in dict.fromkeys((*case.rounding, *case.candidates))
+                 if launcher_name(case, config) in there)
 
 
 def _round(cases: Mapping[str, Case], others: Mapping[str, Case], own: Mapping[Node, torch.Tensor],

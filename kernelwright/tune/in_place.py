@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from kernelwright import processors
 from kernelwright.emit.launcher import Launcher
 from kernelwright.emit.once import made_once
 from kernelwright.ir.evaluate import as_stored
@@ -24,7 +25,6 @@ from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.leaves import literal_tensor
 from kernelwright.ir.registry import torch_dtype
 from kernelwright.plan.records import KernelStep, Plan
-from kernelwright.timing import processor
 from kernelwright.timing.clock import DELAY_CLOCK_HERTZ, LONGEST_DELAY_SECONDS
 
 #: Runs of both programs that are timed, at least and at most; one before them warms up. Of runs that take longer than
@@ -102,10 +102,10 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
         for turn in range(-1, MOST_RUNS):
             begun = time.perf_counter()
             for name in programs if turn % 2 else reversed(programs):
-                before = processor.waits() if device.type == "cpu" else {}
+                before = processors.waits() if device.type == "cpu" else {}
                 found, delays[name] = _run(programs[name], leaves, device, delays[name])
-                waited = processor.longest_wait(before, processor.waits() if before else {})
-                counts = turn >= 0 and not processor.is_disturbed(delays[name], waited)
+                waited = processors.longest_wait(before, processors.waits() if before else {})
+                counts = turn >= 0 and not processors.is_disturbed(delays[name], waited)
                 counted |= {name} if counts else set()
                 for region, took in found.items() if counts else ():
                     least[region][name] = min(took, least[region].get(name, took))

@@ -210,8 +210,10 @@ def without_lost(eager: Any, reference: Any) -> tuple[Any, Any] | None:
 def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any, Any]:
     """All three with NaN, so that nothing is decided, where there is no truth: where eager's type has lost a value, or
     no digit of eager's is right; whole numbers with zeros where eager's are not float64's. A lost value may become
-    anything: a norm that overflows makes its vector NaN in one order of the same operations, 0 in another. Where
-    float64 is not known (None), any value that is not normal may be lost.
+    anything: a norm that overflows makes its vector NaN in one order of the same operations, 0 in another. Where more
+    than a few of eager's zeros are lost values, the others are no evidence, either: a ReLU behind such a norm gives
+    float64 zeros of its own, which eager meets without having computed them. Where float64 is not known (None), any
+    value that is not normal may be lost.
     """
     known, own = eager if reference is None else reference, flatten(candidate)
     masks = {}
@@ -221,7 +223,10 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
         if type(got) in (torch.Tensor, torch.nn.Parameter) and plain_tensor(got).shape == value.shape:
             small = torch.finfo(value.dtype).smallest_normal
             wrong = (value.double() - right.double()).abs() > NOISE_SHARE * right.double().abs() + small
-            lost = _lost(value, right) if reference is not None else ~value.isfinite() | (value.abs() < small)
+            vanished = value.abs() < small
+            lost = _lost(value, right) if reference is not None else ~value.isfinite() | vanished
+            if not are_few(int((lost & vanished).sum()), value.numel()):
+                lost = lost | vanished
             masks[path] = lost | (wrong & right.isfinite())
     for path, (value, right) in _whole_pairs(eager, known).items():
         got = own.get(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import inf, isinf, isnan, nan
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from exact_functions import erfcx
-from loop_cases import LoopCase, call, cases, kernel_of, load, store
+from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
 
 from kernelwright.codegen.cpp.loops.generate import generate
 from kernelwright.codegen.cpp.support.snippets import snippets
@@ -328,3 +329,28 @@ def test_truth_values_are_read_as_bytes() -> None:
     chosen = call("where", load(1, 1), load(0, 1), 0.0)
     kernel = kernel_of((64,), (), outer_stores=[store(0, (1,), chosen)], inputs=("float32", "bool"))
     assert "const uint8_t* __restrict__ in1" in generate(kernel, "masked").definition
+
+
+@pytest.mark.parametrize("rows", [2, 3], ids=["a row to a task", "rows in chunks"])
+def test_exponentials_of_long_rows_are_taken_once(rows: int) -> None:
+    x = load(0, 60000, 1)
+    reductions, value = softmax_parts(x)
+    softmax = kernel_of((rows,), (60000,), reductions=reductions, row_stores=[store(0, (60000, 1), value)])
+    text = generate(softmax, "k").definition
+    assert text.count("kw_exp(") == 1 and ("task" in text) == (rows == 3)
+    half = replace(softmax, output_dtypes=("bfloat16",))  # has no room for the exponentials
+    assert generate(half, "k").definition.count("kw_exp(") == (1 if rows == 2 else 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_stored_is_rounded_once(dtype: str) -> None:
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    total = call(f"round_{dtype}", call("add", load(0, 1), load(1, 1)))
+    stores = [store(0, (1,), total), store(1, (1,), total)]
+
+    def text(count: int, *outputs: str) -> str:
+        return generate(kernel_of((64,), (), outer_stores=stores[:count], inputs=(dtype,) * 2, outputs=outputs), "k"
+                        ).definition
+
+    assert text(2, dtype, other).count(f"kw_{dtype}_bits(") == 1  # the other output has those digits alone
+    assert f"kw_{dtype}_bits(" not in text(1, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf, nan
 
@@ -59,14 +58,10 @@ CASES = cases()
 
 @pytest.fixture(scope="module")
 def libraries():
-    """Case name to its library and source: two translation units, compiled side by side."""
+    """Case name to its library and source."""
     sources = [generate(case.kernel, case.name) for case in CASES]
-    halves = [sources[::2], sources[1::2]]
-    with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda half: compile_emulated(source_text(half)), halves))
-    return {
-        source.name: (library, source) for library, half in zip(built, halves, strict=True) for source in half
-    }
+    library = compile_emulated(source_text(sources))
+    return {source.name: (library, source) for source in sources}
 
 
 def run_case(case: LoopCase, libraries) -> list[torch.Tensor]:
@@ -235,13 +230,8 @@ def forced_libraries():
         generate(case.kernel, f"{case.name}_{number}", schedule)
         for number, (case, schedule) in enumerate(FORCED)
     ]
-    with ThreadPoolExecutor(2) as pool:
-        built = list(
-            pool.map(
-                lambda half: compile_emulated(source_text(half), sanitize=True), (sources[::2], sources[1::2])
-            )
-        )
-    return [(built[number % 2], source) for number, source in enumerate(sources)]
+    library = compile_emulated(source_text(sources), sanitize=True)
+    return [(library, source) for source in sources]
 
 
 @pytest.mark.parametrize("number", range(len(FORCED)), ids=lambda n: f"{n}_{FORCED[n][0].name}")

@@ -100,6 +100,7 @@ def test_whole_layers(name, monkeypatch, tmp_path):
     torch.manual_seed(0)
     model = MODELS[name]().cuda().eval()
     x = torch.randn(10, 128, model.input_size, device="cuda")
-    result = kernelwright.optimize(model, (x,), target="cuda", effort="quick", baselines="graph")
+    result = kernelwright.optimize(model, (x,), target="cuda", budget=600, baselines="none")
     assert result.certificate.passed
-    assert any(k.kind == "recurrence" for k in result.modes[0].kernels), [k.reason for k in result.modes[0].kept]
+    assert any(k.kind == "recurrence" for k in result.modes[0].kernels), (
+        [k.reason for k in result.modes[0].kept], result.notes)

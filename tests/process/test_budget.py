@@ -153,6 +153,33 @@ def test_first_a_file_and_then_what_is_measured(monkeypatch, tmp_path):
     assert not any("no time" in note for note in (*first.notes, *second.notes))
 
 
+@pytest.mark.parametrize(("waiting", "rounds"), [((3, 1, 0), 3), ((3, 3, 0), 2), ((0, 3), 1)])
+def test_what_waits_is_measured_in_what_is_left_of_the_run(waiting, rounds, monkeypatch, tmp_path):
+    """Round by round, until nothing waits or one has measured nothing; earlier rounds are not measured again."""
+    asked, modes = list[float](), tuned.Tuning.modes
+
+    def watched(tuning, given, seconds):
+        found = modes(tuning, given, seconds)
+        if seconds:
+            tuning.waiting = waiting[len(asked)]
+            asked.append(seconds)
+        return found
+
+    monkeypatch.setattr(tuned.Tuning, "modes", watched)
+    path = write_problem(tmp_path, "model", MODEL)
+    result = kernelwright.optimize(path, target="cpp", baselines="none", budget=600)
+    assert len(asked) == rounds and result.certificate.passed
+
+
+def test_a_further_round_leaves_time_for_what_it_changes(now):
+    budget = Budget(100.0, begun=now[0])
+    budget.done("tune", "baselines")
+    seconds = selection.further_seconds(budget, took=10.0)
+    assert seconds == pytest.approx(100.0 - 10.0 - budget.share("time") - selection._LEAST_SECONDS)
+    now[0] += 75.0
+    assert selection.further_seconds(budget, took=10.0) == 0.0  # less than is worth a round
+
+
 def test_the_first_check_is_brief_and_the_last_one_whole(monkeypatch, tmp_path):
     """Trials of a file that measurements may change take time from these; the file that is written has them all."""
     planned, certify = [], verified.certify_both

@@ -17,12 +17,12 @@ from clocks import PATIENCE
 from places import ROOT
 
 import kernelwright
-from kernelwright import device_lock
+from kernelwright import device_lock, processors
+from kernelwright.processors import is_disturbed, longest_wait, scheduled
+from kernelwright.processors import waits as told_by_the_kernel
 from kernelwright.report import render_text
-from kernelwright.timing import Times, baselines, measure, processor, rounds, summarize
+from kernelwright.timing import Times, baselines, measure, rounds, summarize
 from kernelwright.timing.baselines import CANDIDATE, EAGER
-from kernelwright.timing.processor import is_disturbed, longest_wait, scheduled
-from kernelwright.timing.processor import waits as told_by_the_kernel
 from kernelwright.timing.speedup import FASTER, SLOWER, TIE, UNKNOWN, speed_up
 from kernelwright.tune import memory
 
@@ -34,7 +34,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.waited = 0.0
         monkeypatch.setattr(time, "perf_counter", lambda: self.sleep(1e-6))
-        monkeypatch.setattr(processor, "waits", lambda: {"1": 0.0, "7": self.waited})
+        monkeypatch.setattr(processors, "waits", lambda: {"1": 0.0, "7": self.waited})
 
     def sleep(self, seconds: float) -> float:
         self.now += seconds
@@ -76,7 +76,7 @@ def test_what_the_kernel_tells_of_threads(monkeypatch: pytest.MonkeyPatch, tmp_p
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "schedstat").write_text(f"5000 {nanoseconds} 3\n")
 
-    monkeypatch.setattr(processor, "_PROC", tmp_path)
+    monkeypatch.setattr(processors, "_PROC", tmp_path)
     assert told_by_the_kernel() == {}
     write(t1=1_000_000, t2=0)
     before = told_by_the_kernel()
@@ -194,7 +194,7 @@ def test_the_scheduler_of_a_suite_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
     device_lock.was_noisy()  # outside of a suite there is nobody to tell
     monkeypatch.setattr(device_lock, "_lock", Line())
-    monkeypatch.setattr(processor, "waits", dict)  # a system that tells nothing: nobody saw whether it was quiet
+    monkeypatch.setattr(processors, "waits", dict)  # a system that tells nothing: nobody saw whether it was quiet
     measure({"a": lambda: torch.ones(1)}, device="cpu", repetitions=1, flush_cache=False)
     assert Line.said == [{"say": "noisy"}]
 
@@ -204,7 +204,8 @@ import json, os, subprocess, sys, time
 place = {max(os.sched_getaffinity(0))}
 os.sched_setaffinity(0, place)
 import torch
-from kernelwright.timing import measure, processor
+from kernelwright import processors
+from kernelwright.timing import measure
 from kernelwright.timing.speedup import speed_up
 turning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
 def work():
@@ -217,7 +218,7 @@ finally:
     for process in turning:
         process.kill()
 up = speed_up(found, "a", "b")
-print(json.dumps([bool(processor.waits()), found["a"].void, found["a"].busy, up.verdict, up.why]))
+print(json.dumps([bool(processors.waits()), found["a"].void, found["a"].busy, up.verdict, up.why]))
 """
 
 
@@ -245,7 +246,7 @@ def test_what_a_busy_machine_cannot_tell_stays_as_predicted(monkeypatch: pytest.
         asked[0] += 1e3
         return {"7": asked[0]}
 
-    monkeypatch.setattr(processor, "waits", waits)
+    monkeypatch.setattr(processors, "waits", waits)
     monkeypatch.setattr("kernelwright.selection.is_slower", baselines.is_slower)
     result = kernelwright.optimize(Model(), inputs=(torch.randn(64, 256),), target="cpp", effort="quick",
                                    baselines="none")

@@ -30,6 +30,7 @@ from kernelwright.roofline.peaks import current_device
 @pytest.fixture
 def cache(tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(peaks, "waits", dict)  # nobody sees how busy this machine is
     return tmp_path
 
 
@@ -191,14 +192,23 @@ def test_a_report_has_what_the_device_has_and_fits(bare, monkeypatch: pytest.Mon
 
 
 def test_figures_of_a_busy_machine_are_said_to_be(bare, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where threads waited while they were measured, and not where they were read."""
+    """Where threads waited while they were measured, whoever measured them; and they are measured until they hold."""
     program(bare, "g++")
-    told = iter([{"1": 0.0}, {"1": 9.0}, {"1": 9.0}] * 2)
-    monkeypatch.setattr(doctor_module, "waits", lambda: next(told))
-    monkeypatch.setattr(doctor_module, "_LEAST_MEASURED", 0.0)
-    assert doctor_module.doctor().measured_busy
-    monkeypatch.setattr(doctor_module, "_LEAST_MEASURED", 60.0)
-    assert not doctor_module.doctor().measured_busy
+    waited = [0.0]
+
+    def waits() -> dict[str, float]:
+        waited[0] += 9.0
+        return {"1": waited[0]}
+
+    monkeypatch.setattr(peaks, "waits", waits)
+    assert peaks.measured_busy(current_device("cpu")) and peaks.measured_busy(current_device("cpu"))
+    machine = doctor_module.doctor()
+    assert machine.measured_busy and "beside other programs" in machine.render(400)
+    monkeypatch.setattr(peaks, "waits", dict)
+    quiet = doctor_module.doctor()
+    assert not quiet.measured_busy and "other programs" not in quiet.render(400).lower()
+    monkeypatch.setattr(peaks, "waits", waits)
+    assert not doctor_module.doctor(refresh=True).measured_busy  # the figures of a quiet machine stay
 
 
 def test_programs_are_told_with_their_versions(tmp_path) -> None:

@@ -17,7 +17,7 @@ from schemas import assert_fits
 from torch import nn
 
 import kernelwright
-from kernelwright import emulated, errors, pipeline, programs, selection, truths, tuned, verified
+from kernelwright import emulated, errors, pipeline, programs, selection, training, truths, tuned, verified
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.export import capture
 from kernelwright.emit.write import is_as_written
@@ -241,7 +241,8 @@ def test_a_slower_mode_keeps_the_original(tmp_path, monkeypatch, clocks_decide):
                         back_to_back_seconds=eager.back_to_back_seconds and 2 * eager.back_to_back_seconds)
         return replace(timing, entries=timing.entries | {"eager": eager, "candidate": twice})
 
-    monkeypatch.setattr(selection, "time_model", slow)
+    for module in (selection, training):
+        monkeypatch.setattr(module, "time_model", slow)
     result = kernelwright.optimize(path, effort="quick", target="cpp")
     (mode,) = result.modes
     assert mode.replaced == 0 and not mode.kernels and mode.kept and "_KERNELWRIGHT" not in result.source

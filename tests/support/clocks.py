@@ -21,7 +21,7 @@ def drop_nothing() -> pytest.MonkeyPatch:
     """No program and no kernel goes back to PyTorch for what it takes, and no clock looks whether the machine is busy.
     So few rounds do for times, and caches need not be cold. Until the patch that is given back is undone."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("kernelwright.timing.processor.waits", dict)
+    patch.setattr("kernelwright.processors.waits", dict)
     patch.setattr("kernelwright.selection.is_slower", lambda timing: False)
     patch.setattr("kernelwright.training.loses", lambda entries: False)
     patch.setattr("kernelwright.tuned.losing_regions", lambda plan, times, *, clearly=False: {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import nan
@@ -157,7 +156,7 @@ def unit(sources: Sequence[Source]) -> str:
 
 def build(kernels: Sequence[tuple[Contraction, Tiling]], whole: bool = True, sanitize: bool = True
           ) -> list[tuple[ctypes.CDLL, Source]]:
-    """A library for each kernel: two translation units, compiled side by side (``sanitize``: half as long again)."""
+    """One library for all kernels (``sanitize``: half as long again)."""
     return compiled([source(Geometry(kernel, tiling), f"k{n}", whole) for n, (kernel, tiling) in enumerate(kernels)],
                     sanitize)
 
@@ -179,11 +178,10 @@ def all_generated(kernels: Sequence[tuple[ContractionCase, Tiling | None]]) -> l
 
 
 def compiled(sources: Sequence[Source], sanitize: bool = True) -> list[tuple[ctypes.CDLL, Source]]:
-    """A library for each source: two translation units, compiled side by side."""
-    with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda half: compile_emulated(unit(half), sanitize=sanitize),
-                              (sources[::2], sources[1::2])))
-    return [(built[n % 2], one) for n, one in enumerate(sources)]
+    """One library of all sources, whose names differ. The compiler goes through the emulation once for each library,
+    which takes it as long as a kernel does."""
+    library = compile_emulated(unit(sources), sanitize=sanitize)
+    return [(library, one) for one in sources]
 
 
 def run(library: ctypes.CDLL, source: Source, inputs: Sequence[torch.Tensor]

@@ -307,7 +307,7 @@ def row_cases() -> list[LoopCase]:
     def add(name, kernel, inputs, tolerance=2e-6, edit=None):
         result.append(LoopCase(f"row_{name}", kernel, tuple(inputs), tolerance, edit))
 
-    for rows, length in ((9, 67), (3, 1), (2, 40000), (300, 256)):
+    for rows, length in ((9, 67), (3, 1), (2, 40000), (3, 60000), (300, 256)):
         x = load(0, length, 1)
         reductions, value = softmax_parts(x)
         add(

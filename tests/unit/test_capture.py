@@ -50,19 +50,22 @@ def test_numbers_that_are_drawn_on_another_device_are_drawn_there():
     assert [text[-1].endswith(".to(_device)") for text in lines] == [False, True, False]
 
 
+class DrawsOnTheProcessor(nn.Module):
+    """Numbers that the processor draws beside those of the input's device."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.rand([])
+        return torch.tanh(x) * torch.rand(3).to(x.device) + torch.rand(3, device=x.device)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_processors_numbers_in_a_model_on_a_gpu():
-    class Draws(nn.Module):
-        def forward(self, x):
-            torch.rand([])
-            return torch.tanh(x) * torch.rand(3).to(x.device) + torch.rand(3, device=x.device)
-
     x = torch.randn(64, 3, device="cuda")
-    result = kernelwright.optimize(Draws(), [x], effort="quick", baselines="none")
+    result = kernelwright.optimize(DrawsOnTheProcessor(), [x], effort="quick", baselines="none")
     assert all(mode.kernels and mode.certificate.passed for mode in result.modes), result.notes
     torch.manual_seed(3)
-    wanted, states = Draws()(x), (torch.get_rng_state(), torch.cuda.get_rng_state())
+    wanted, states = DrawsOnTheProcessor()(x), (torch.get_rng_state(), torch.cuda.get_rng_state())
     torch.manual_seed(3)
     torch.testing.assert_close(result.module(x), wanted)
     assert torch.equal(torch.get_rng_state(), states[0]) and torch.equal(torch.cuda.get_rng_state(), states[1])

@@ -65,6 +65,13 @@ def test_internal_error_reports_command_versions_and_traceback(tmp_path: Path) -
     assert pickle.loads(pickle.dumps(error)).report == error.report
 
 
+@pytest.mark.parametrize(("name", "hint"), [("efort", "did you mean 'effort'?"), ("zzz", "the options are ")])
+def test_an_option_that_is_none_is_named_with_what_was_meant(name: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        settings.changed(None, {name: "quick"})
+    assert f"there is no option {name!r}" in str(caught.value) and hint in str(caught.value)
+
+
 def test_user_frame_is_the_innermost_of_the_users_file(tmp_path: Path) -> None:
     file = tmp_path / "user.py"
     file.write_text("def outer():\n    return inner()\n\ndef inner():\n    return sorted(1)\n")

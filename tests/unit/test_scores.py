@@ -17,7 +17,7 @@ from kernelwright.suite.runner import _summary
 from kernelwright.suite.scores import score_groups, score_problem, score_problems
 from kernelwright.suite.sets import best_baseline, parse_set, sets_table
 from kernelwright.suite.table import markdown_table, render_table
-from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, MAX_AUTOTUNE, REDUCE_OVERHEAD
+from kernelwright.timing.baselines import CANDIDATE, COMPILED, EAGER, GRAPHED, MAX_AUTOTUNE, REDUCE_OVERHEAD
 
 EVIL = "<script>alert('x')</script> & \"quoted\" | pipe"
 
@@ -29,7 +29,7 @@ def entry(name: str, median: float, spread: float = 0.01) -> dict[str, Any]:
 
 def timing(spread: float = 0.01, **seconds: float) -> dict[str, Any]:
     """A timing's document; seconds of eager, compiled, graphs, tuned and ours."""
-    names = {"eager": EAGER, "compiled": COMPILED, "graphs": REDUCE_OVERHEAD, "tuned": MAX_AUTOTUNE,
+    names = {"eager": EAGER, "graphed": GRAPHED, "compiled": COMPILED, "graphs": REDUCE_OVERHEAD, "tuned": MAX_AUTOTUNE,
              "ours": CANDIDATE}
     entries = {names[key]: entry(names[key], value, spread) for key, value in seconds.items()}
     ours = seconds.get("ours")
@@ -190,6 +190,13 @@ def test_all_baselines():
     group = score_groups(score_problems([tuned]))[0]
     assert [entry.baseline for entry in group.against] == [EAGER, COMPILED, REDUCE_OVERHEAD, MAX_AUTOTUNE]
     assert [entry.mean for entry in group.against[2:]] == pytest.approx([1.8, 1.5])
+
+
+def test_the_graph_of_eager_has_its_own_name():
+    graphed = record("a/1", mode(timing(eager=2e-3, graphed=1.8e-3, compiled=1.7e-3, graphs=1.6e-3, ours=1e-3)))
+    as_rows, as_table = (" ".join(printed([graphed], width).split()) for width in (60, 200))
+    assert "eager's graph ms 1.80" in as_rows and "eager's error 2.0e-07" in as_rows, as_rows
+    assert "eager eager's graph compile" in as_table and "error graph" not in as_table, as_table
 
 
 def printed(records: list[dict[str, Any]], width: int = 100) -> str:

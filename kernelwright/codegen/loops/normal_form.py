@@ -8,7 +8,8 @@ from functools import reduce
 from itertools import product
 from math import inf, nan, prod
 
-from kernelwright.ir.scalar import UNFUSED
+from kernelwright.algebra.build import NARROW
+from kernelwright.ir.scalar import ROUNDINGS, UNFUSED
 from kernelwright.plan.expressions import (
     Apply,
     Constant,
@@ -49,6 +50,20 @@ def normalise(kernel: LoopKernel) -> LoopKernel:
 
     new_sizes = [tuple(prod(sizes[axis] for axis in group) for group in part) for part in groups]
     return rewrite(kernel, new_sizes[0], new_sizes[1], change)
+
+
+def rounded_once(kernel: LoopKernel) -> LoopKernel:
+    """The equal kernel without roundings to 16 bits that stores into that type make anyway."""
+    def once(stores: tuple[Store, ...]) -> tuple[Store, ...]:
+        return tuple(Store(s.buffer, s.index, _unrounded(s.expression, kernel.output_dtypes[s.buffer])) for s in stores)
+
+    return dataclasses.replace(kernel, row_stores=once(kernel.row_stores), outer_stores=once(kernel.outer_stores))
+
+
+def _unrounded(value: Expression, dtype: str) -> Expression:
+    if dtype in NARROW and isinstance(value, Apply) and value.function == ROUNDINGS[dtype].name:
+        return value.arguments[0]
+    return value
 
 
 def in_order(kernel: LoopKernel, order: Sequence[int]) -> LoopKernel:

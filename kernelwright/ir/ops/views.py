@@ -32,6 +32,8 @@ declare("flip", "view", lambda x, *, axes: x.flip(axes), "{0}.flip({axes})", lin
 declare("slice", "view", _slice, _slice_code, linear_in=(0,))
 # detached: the same tensor, through which no gradient goes; only graphs that are differentiated have it.
 declare("detached", "opaque", lambda x: x, "{0}.detach()", operations=lambda node: 0)
+# again: the same tensor as operand of a further call; only graphs that are differentiated have it.
+declare("again", "opaque", lambda x, *, number: x, "{0}", operations=lambda node: 0)
 # copy: the same tensor once more, contiguous.
 declare("copy", "pointwise", lambda x: x.contiguous(), "{0}.contiguous()", operations=lambda node: 0, linear_in=(0,))
 declare("concatenate", "opaque", lambda *xs, axis, **_: torch.cat(xs, axis),

@@ -231,14 +231,14 @@ class Checker:
             result = replace(result, certificate=certificate, allclose=plain_allclose(certificate),
                              precision=precision_class(certificate) if certificate.passed else None)
             if remote.raised is not None and not _ran(certificate):
-                return raised(result, remote.raised, text)
+                return raised(result, remote.raised, text, worker.printed())
             found = self._judged(result, remote, certificate, seconds, made)
             if emulation is None or not VERDICTS[found.verdict].passed:
                 return found if self.settings.time else self._with_own_kernels(found, worker)
             limits = (f"not run on a GPU and not timed: {emulation.words}", *found.limits)
             return replace(found, verdict="OK-BUT", limits=limits, reason=_joined(limits))
         except CandidateRaised as error:
-            return raised(result, error, text)
+            return raised(result, error, text, worker.printed())
         except WorkerFailure as failure:
             return failed(result, failure, text)
         except NotHandedOver as error:

@@ -23,6 +23,8 @@ _FIXES = {
     "CRASH-TIMEOUT": "Look for a loop whose variable never reaches its end, for a lock that nobody releases, and for "
                      "work that grows faster than the input.",
     "CRASH-MEMORY": "Allocate less: reuse buffers, and compute in parts what is larger than the inputs."}
+#: What PyTorch says of a build that failed.
+_BUILDING = "Error building extension"
 _MISSING = ("AttributeError", "NameError", "UnboundLocalError")
 
 
@@ -36,8 +38,10 @@ def failed(result: CandidateResult, failure: WorkerFailure, text: str) -> Candid
                    fix=finding.fix if finding else _FIXES.get(failure.verdict, ""))
 
 
-def raised(result: CandidateResult, raised: CandidateRaised, text: str) -> CandidateResult:
-    """The result of a candidate that raised: while building, or in every call. ``text`` is its file."""
+def raised(result: CandidateResult, raised: CandidateRaised, text: str, printed: str = "") -> CandidateResult:
+    """The result of a candidate that raised: while building, or in every call. ``text`` is its file, ``printed`` the
+    end of what its process printed: where a file asks PyTorch for a verbose build, the compiler's messages are there
+    and not in the exception."""
     error = raised.error
     emulated = emulated_failure(error)
     if emulated is not None:
@@ -50,6 +54,8 @@ def raised(result: CandidateResult, raised: CandidateRaised, text: str) -> Candi
     if error.get("own") in ("too-large", "too-complex"):
         return refused(result, "WRONG-STRUCTURE", Finding(error["own"], f"{error['message']}.", fix="Return what the "
                      "model returns."))
+    if not messages_of(log) and _BUILDING in error["message"]:
+        log = printed
     if messages_of(log):
         finding = decisive(log, text)
         return refused(result, finding.evidence["verdict"], finding)

@@ -22,8 +22,7 @@ from kernelwright.judge.worker import protocol
 from kernelwright.judge.worker.link import CandidateRaised
 from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.protocol import Broken
-from kernelwright.processors import processors
-from kernelwright.timing.processor import scheduled
+from kernelwright.processors import processors, scheduled
 from kernelwright.verify.state import State
 
 #: Seconds in which nothing is called while the judge looks whether wrong outputs still change.

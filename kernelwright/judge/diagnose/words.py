@@ -85,7 +85,9 @@ def reason(verdict: str, certificate: Certificate, findings: Sequence[Finding], 
            ) -> tuple[str, str]:
     """The sentence and the fix of a verdict: what is wrong, with which inputs it shows, and what would mend it.
     ``hints`` are what was read in the text, which may say where."""
-    first = next((f for f in findings if f.source == "run"), None)
+    # What a state_dict does not fit is no reason for a verdict on values, forms or memory.
+    first = next((f for f in findings if f.source == "run"
+                  and (f.kind != "state-dict" or verdict == "WRONG-PARAMETERS")), None)
     if first is None:
         return certificate.why[0] if certificate.why else "It failed its checks.", ""
     sentence, where = first.sentence, shown_by(certificate)

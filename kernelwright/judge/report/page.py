@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelwright.judge.records import CandidateResult, CandidateTiming, Finding, JudgeResult
+from kernelwright.judge.records import CandidateResult, Finding, JudgeResult
 from kernelwright.judge.report.by_rules import by, sentence, sets_of, word
-from kernelwright.judge.report.rank import is_faster, is_slower
-from kernelwright.judge.report.text import SOURCES, short_names, words_of
+from kernelwright.judge.report.rank import LEAST_ROUNDS, is_faster, is_slower
+from kernelwright.judge.report.text import SOURCES, short_names, with_intervals, words_of
 from kernelwright.judge.rules import OTHERS
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.report import units
@@ -44,7 +44,8 @@ def render_page(result: JudgeResult, texts: Mapping[str, str] | None = None) -> 
     texts = texts if texts is not None else {c.file: _read(Path(c.file)) for c in result.candidates}
     names = short_names([candidate.file for candidate in result.candidates])
     sets = sets_of(result.candidates)
-    timed = sorted((c for c in result.candidates if c.timing is not None), key=_seconds)
+    timed = sorted((c for c in result.candidates
+                    if c.timing is not None and len(c.timing.samples) >= LEAST_ROUNDS), key=_seconds)
     page = _TEMPLATES.get_template("page.html.jinja").render(
         title=f"{result.problem}: {units.counted(len(result.candidates), 'candidate')} judged",
         headline=headline(result), unfit=result.unfit, titles=sets.values(), facts=_facts(result),
@@ -80,7 +81,8 @@ def headline(result: JudgeResult) -> str:
             said.append(f"{count} {verb}{also}")
     said = said or ["there was none"]
     text = f"Of {units.counted(len(result.candidates), 'candidate')} {'; '.join(said)}."
-    timed = sorted((c for c in result.candidates if c.timing is not None), key=_seconds)
+    timed = sorted((c for c in result.candidates
+                    if c.timing is not None and len(c.timing.samples) >= LEAST_ROUNDS), key=_seconds)
     if timed and timed[0].timing is not None:
         speed = timed[0].timing.speedup
         over = "" if speed is None else ", no different from eager" if not is_faster(speed) and not is_slower(speed) \
@@ -111,7 +113,8 @@ def _row(candidate: CandidateResult, number: int, name: str, sets: Mapping[str, 
     """A candidate's line in the table of all."""
     error, timing = candidate.error, candidate.timing
     rank = f"{candidate.rank} of {candidate.rank_class}" if candidate.rank is not None else ""
-    cells = [("time (95 %)", _time(timing)), ("over eager (95 %)", _speed(timing)), ("rank", rank)]
+    time, speed = with_intervals(timing) if timing is not None else ("", "")
+    cells = [("time (95 %)", time), ("over eager (95 %)", speed), ("rank", rank)]
     if timing is not None:
         cells += [("own kernels", _share(timing.own_share, "not measured")),
                   ("of the floor", _share(timing.share_of_floor, "not known")),
@@ -125,23 +128,6 @@ def _row(candidate: CandidateResult, number: int, name: str, sets: Mapping[str, 
     return {"number": number, "name": name, "verdict": candidate.verdict, "sign": _sign(candidate),
             "rules": [(title, word(by(candidate, rules))) for rules, title in sets.items()], "cells": cells,
             "reason": candidate.reason, "fix": candidate.fix}
-
-
-def _time(timing: CandidateTiming | None) -> str:
-    if timing is None:
-        return ""
-    low, high = timing.interval
-    return f"{units.seconds(timing.seconds)} ({units.seconds(low)} to {units.seconds(high)})"
-
-
-def _speed(timing: CandidateTiming | None) -> str:
-    if timing is None:
-        return ""
-    speed = timing.speedup
-    if speed is None:
-        return "too few rounds to say"
-    tie = "" if is_faster(speed) or is_slower(speed) else " tie"
-    return f"{units.digits(speed.value)}x ({units.digits(speed.low)} to {units.digits(speed.high)}){tie}"
 
 
 def _share(value: float | None, otherwise: str) -> str:
@@ -162,8 +148,8 @@ def _bars(result: JudgeResult, timed: Sequence[CandidateResult], names: Mapping[
 def _ranking(result: JudgeResult, names: Mapping[str, str]) -> list[dict[str, Any]]:
     by_file = {candidate.file: candidate for candidate in result.candidates}
     return [{"name": name, "rows": [[f"{by_file[file].rank}{'=' if len(group) > 1 else ''}", names[file],
-                                     _time(by_file[file].timing), _speed(by_file[file].timing)]
-                                    for group in groups for file in group]}
+                                     *with_intervals(timing)] for group in groups for file in group
+                                    if (timing := by_file[file].timing) is not None]}
             for name, groups in result.ranking.items()]
 
 

@@ -151,7 +151,7 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
     refused = [c for c in candidates if not VERDICTS[c.verdict].passed]
     limited = [c for c in candidates if VERDICTS[c.verdict].passed and (c.limits or _note(c))]
     if refused:
-        page.heading("What is wrong, and what would mend it")
+        page.heading("What is wrong, and what would fix it")
     for candidate in refused:
         page.paragraph(f"{names[candidate.file]}: {candidate.verdict}", _colour(candidate), hanging=4)
         page.paragraph(clean(candidate.reason), indent=4)
@@ -161,12 +161,12 @@ def _reasons(page: Page, candidates: Sequence[CandidateResult], names: dict[str,
             _place(page, finding, candidate.file)
         fix = candidate.fix or (same[0].fix if same else "")
         if fix:
-            page.paragraph(clean(fix), indent=4, first="mend: ")
+            page.paragraph(clean(fix), indent=4, first="fix: ")
         for finding in [f for f in candidate.findings if f not in same][:MOST_FINDINGS]:
             page.paragraph(clean(finding.sentence), indent=4, first=f"{SOURCES.get(finding.source, 'seen')}: ")
             _place(page, finding, candidate.file)
             if finding.fix and clean(finding.fix) != clean(fix):
-                page.paragraph(clean(finding.fix), indent=6, first="mend: ")
+                page.paragraph(clean(finding.fix), indent=6, first="fix: ")
         if candidate.untried:
             page.paragraph(clean(candidate.untried), "dim", indent=4, first="not tried: ")
     if limited:
@@ -216,7 +216,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
                 if candidate.timing is None:
                     continue
                 labels.append(names[file])
-                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *_with_intervals(candidate.timing),
+                rows.append([f"{candidate.rank}{'=' if len(group) > 1 else ''}", *with_intervals(candidate.timing),
                              *([_score(candidate.timing)] if scored else [])])
                 styles.append("green" if candidate.rank == 1 else "")
         _named_table(page, labels, rows, ("rank", "time (95 %)", "over eager (95 %)", *(["SOL"] if scored else [])),
@@ -235,7 +235,7 @@ def _ranking(page: Page, result: JudgeResult, names: dict[str, str]) -> None:
         page.paragraph("SOL: SOL-ExecBench's score with eager as its baseline, which has 0.5; 1 is the least time that "
                        "the device allows.", "dim")
     if result.baseline is not None and result.ranking:
-        page.paragraph(f"eager itself: {_with_intervals(result.baseline)[0]}", "dim")
+        page.paragraph(f"eager itself: {with_intervals(result.baseline)[0]}", "dim")
     passed = [candidate for candidate in result.candidates if VERDICTS[candidate.verdict].passed]
     if passed and not result.ranking:
         page.heading("Ranking")
@@ -293,14 +293,18 @@ def _score(timing: CandidateTiming) -> str:
     return "" if timing.sol_score is None else f"{timing.sol_score:.2f}"
 
 
-def _with_intervals(timing: CandidateTiming) -> list[str]:
+def with_intervals(timing: CandidateTiming) -> list[str]:
+    """A time and what it is over eager, each with its interval; of few rounds their number, as they have none."""
     low, high = timing.interval
+    interval = f"{units.seconds(low)} to {units.seconds(high)}"
+    if len(timing.samples) < LEAST_ROUNDS:
+        interval = f"of {units.counted(len(timing.samples), 'round')}"
     speed = timing.speedup
     over = "too few rounds to say"
     if speed is not None:
         tie = "" if is_faster(speed) or is_slower(speed) else " tie"
         over = f"{units.digits(speed.value)}x ({units.digits(speed.low)} to {units.digits(speed.high)}){tie}"
-    return [f"{units.seconds(timing.seconds)} ({units.seconds(low)} to {units.seconds(high)})", over]
+    return [f"{units.seconds(timing.seconds)} ({interval})", over]
 
 
 def _basis(page: Page, result: JudgeResult) -> None:

@@ -18,7 +18,7 @@ HOW = (f"cold: median of calls with flushed caches; in a row: wall time of a cal
 
 
 def times(timing: Timing) -> dict[str, Any]:
-    """The table, bars of the middle half of the calls, the terminal's sentences, and the machine's state."""
+    """The table, bars of 25-75 % of the calls, the terminal's sentences, and the machine's state."""
     longest = max((entry.upper_quartile for entry in timing.entries.values()), default=0.0)
     rows = []
     for name, entry in timing.entries.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf, nan
 
@@ -51,13 +50,11 @@ CASES = cases("float32") + MORE + [with_epilogue(case) for case in (DEPTHWISE, S
 
 
 def build(kernels: list[Contraction], chosen: list[Schedule | None] | None = None) -> list[tuple]:
-    """Library and source of each kernel: two translation units, compiled side by side."""
+    """Library and source of each kernel: one library for all."""
     chosen = chosen or [None] * len(kernels)
     sources = [generate(k, f"c{n}", s) for n, (k, s) in enumerate(zip(kernels, chosen, strict=True))]
-    with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda half: compile_emulated(source_text(half), sanitize=True),
-                              (sources[::2], sources[1::2])))
-    return [(built[n % 2], source) for n, source in enumerate(sources)]
+    library = compile_emulated(source_text(sources), sanitize=True)
+    return [(library, source) for source in sources]
 
 
 def run(library, source, kernel: Contraction, inputs: list[torch.Tensor]) -> list[torch.Tensor]:

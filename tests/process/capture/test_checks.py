@@ -18,6 +18,7 @@ from kernelwright.build.emulation import load_emulated
 from kernelwright.capture.checks import checks
 from kernelwright.ir.node import constant, make
 from kernelwright.roofline.devices import H200
+from kernelwright.verified import as_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +163,7 @@ def outcome(model: Any, inputs: list[torch.Tensor], *, gradients: bool) -> Any:
 def check(case: Case, original: ModuleType, emitted: ModuleType) -> None:
     torch.manual_seed(0)
     old, new, inputs = models(original, emitted)
+    as_kernels(new, emitted)
     for gradients in (False, True):
         for label, change in (("as given", lambda inputs: None), *case.good.items()):
             given = [x.clone() for x in inputs]

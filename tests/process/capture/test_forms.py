@@ -86,8 +86,12 @@ def test_inputs(name: str, tmp_path: Path) -> None:
     assert problem.make_model(0)(*found).shape in ((2, 3), (3,))
     module = import_path(file)
     torch.manual_seed(0)
-    given = load_problem(module.Model(), inputs=module.get_inputs(), device="cpu").make_inputs(0)
-    assert described(given) == expected
+    other = load_problem(module.Model(), inputs=module.get_inputs(), device="cpu")
+    assert described(other.make_inputs(0)) == expected
+    assert problem.gives_arrays() == other.gives_arrays() == name.startswith(("an array", "arrays"))
+    if name == "an array":
+        notes = kernelwright.explain(file, target="cpp", device=GENERIC_CPU).notes
+        assert any("calls with arrays run the original computation" in note for note in notes)
 
 
 def test_containers_as_inputs(tmp_path: Path) -> None:

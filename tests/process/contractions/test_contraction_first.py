@@ -149,10 +149,11 @@ def test_a_contraction_without_time_is_measured_in_the_next_run(monkeypatch):
     assert len(given) == 2 and all(contraction_first.clock() < ends < inf for ends in given)
 
 
-def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
-    """Nothing else is built, and as other candidates may win nothing of it is kept for the next run."""
-    other = replace(TILING, stages=TILING.stages + 1)
-    case = a_case(nn.Linear(24, 16), (40, 24), (KernelConfig("fp16", TILING), KernelConfig("fp16", other)))
+def test_without_time_to_compile_all_what_is_there_is_tried_and_what_can_be_compiled(monkeypatch):
+    """The most promising ones of the others are built in half of the time, and as those that are not may win nothing of
+    it is kept for the next run."""
+    others = [replace(TILING, stages=TILING.stages + more) for more in (1, -1)]
+    case = a_case(nn.Linear(24, 16), (40, 24), tuple(KernelConfig("fp16", t) for t in (TILING, *others)))
     less = a_case(nn.Linear(24, 8), (40, 24), (KernelConfig("fp16", TILING),))
     budget = Budget(1000.0, contraction_seconds=0.05, contraction_candidates=2, contraction_kernels=4)
     built: list[list[KernelConfig]] = []
@@ -166,6 +167,7 @@ def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
     monkeypatch.setattr(contraction_rounds, "split_candidates", lambda case, *rest: (case.candidates, ()))
     monkeypatch.setattr(contraction_rounds, "build", build)
     monkeypatch.setattr(contraction_rounds, "try_out", lambda *_, **__: Measured((), (), 1.0, ()))
+    monkeypatch.setattr(contraction_rounds, "share_of_processors", lambda: 1)
 
     def measured(seconds: float, there: dict[str, float]) -> set[str]:
         built.clear()
@@ -176,6 +178,9 @@ def test_without_time_to_compile_what_is_there_is_tried_alone(monkeypatch):
     assert name == trials.written(case, case.candidates[1])[1].name
     assert measured(0.5, {name: 1.0}) == {"one"} and built == [[case.candidates[1]]] and recall("one") is None
     assert measured(0.5, {}) == set() and not any(built)
+    # Three texts of a second each are too many for 2.5 seconds; half of these hold the first one.
+    assert measured(2.5, {"another": 1.0}) == {"one", "less"} and recall("one") is None
+    assert built == [[case.candidates[0]], list(less.candidates)]
     assert measured(0.5, {name: 0.001}) == {"one", "less"} and built == [list(case.candidates), list(less.candidates)]
     assert measured(inf, {}) == {"one", "less"} and built == [list(case.candidates), list(less.candidates)]
     assert recall("one") is not None

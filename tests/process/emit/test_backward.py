@@ -3,6 +3,7 @@ computation where kernels are not for it."""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -470,6 +471,16 @@ def test_the_original_finds_what_kernels_are_not_for(emitted):
     assert_near(list(batched), list(torch.autograd.grad(old(*theirs), theirs, directions, is_grads_batched=True)))
 
 
+def test_what_the_original_finds_once_kernels_find_again(emitted):
+    original, made, _ = emitted["norms"]
+    _, new, inputs = models(original, made)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False), found_by_kernels(made, False):
+        all_gradients(new, inputs)
+    with found_by_kernels(made):
+        all_gradients(new, inputs)
+    assert not new.why()
+
+
 def test_one_tensor_in_two_places(emitted):
     original, made, _ = emitted["no parameters"]
     old, new, inputs = models(original, made)
@@ -576,6 +587,18 @@ def test_a_step_that_wins_says_what_it_takes(small):
     assert [s.words for s in found.spans if s.words.startswith("Training mode: a step takes")]
     paths = {output.path for mode in found.modes for output in mode.certificate.recorded.gradients.outputs}
     assert any(path.startswith("gradient of parameters alone") for path in paths)
+
+
+def test_a_call_that_loses_keeps_kernels_where_a_step_wins(small, monkeypatch):
+    """Calls that record nothing are the original computation then, in both modes."""
+    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: True)
+    found = kernelwright.optimize(small, target="cpp", effort="quick", baselines="none")
+    emitted = sys.modules[type(found.module).__module__]
+    (call, facts), = emitted._KERNELWRIGHT_PLANS.items()
+    assert call == (True, True) and facts["backward"] is not None
+    assert [n for n in found.notes if n.startswith("Training mode has kernels in calls that record gradients alone")]
+    recorded, = (mode for mode in found.modes if mode.runs)
+    assert recorded.backward and recorded.certificate.passed and recorded.certificate.recorded.passed
 
 
 @pytest.mark.breaks

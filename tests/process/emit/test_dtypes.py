@@ -18,6 +18,7 @@ from kernelwright.build.module import load_text
 from kernelwright.dtypes import converted, own_dtype
 from kernelwright.errors import DtypesInvalid
 from kernelwright.problem import load_problem
+from kernelwright.verified import as_kernels
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 4e-3}
@@ -106,7 +107,7 @@ def test_a_model_goes_from_type_to_type(found, training):
     """One ModelNew in float32, bfloat16, float16 and back: kernels run, as eager does, with gradients, and buffers."""
     old, new, module = pair(found)
     old.train(training)
-    new.train(training)
+    as_kernels(new, module).train(training)
     for dtype in (*TYPES, torch.float32):
         old.to(dtype)
         new.to(dtype)
@@ -171,11 +172,13 @@ def test_types_and_sizes_in_one_file():
     found = optimized(model, (torch.rand(6, 8),), dtypes="bfloat16", dynamic="input:0=2..9", target="c")
     assert {mode.name.startswith("bfloat16") for mode in found.modes if mode.runs} == {True, False}
     assert all(mode.certificate.passed for mode in found.modes)
+    emitted = sys.modules[type(found.module).__module__]
+    as_kernels(found.module, emitted)
     for dtype in (torch.float32, torch.bfloat16):
         new, old = found.module.to(dtype), copy.deepcopy(model).to(dtype)
         for size in (2, 5, 9):
             x = torch.rand(size, 8).to(dtype)
-            with kernels_run(sys.modules[type(found.module).__module__]):
+            with kernels_run(emitted):
                 torch.testing.assert_close(new(x), old(x), atol=CLOSE[dtype], rtol=CLOSE[dtype])
             torch.testing.assert_close(gradients(new, [x], torch.sum), gradients(old, [x], torch.sum),
                                        atol=CLOSE[dtype], rtol=CLOSE[dtype])

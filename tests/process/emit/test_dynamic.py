@@ -28,6 +28,7 @@ from kernelwright.errors import DynamicSizesInvalid, InvalidOption
 from kernelwright.programs import Stages, new_model
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
+from kernelwright.verified import as_kernels
 
 
 class Softmax(nn.Module):
@@ -131,7 +132,7 @@ def test_one_file_serves_every_size_of_its_ranges(name, changes, training) -> No
 @pytest.mark.parametrize("name", ["softmax", "products", "convolutions"])
 def test_gradients_are_those_of_each_size(name) -> None:
     model, inputs, found = made(name)
-    new = same_state(model.train(), found.model())
+    new = as_kernels(same_state(model.train(), found.model()), found.module)
     for n in (1, 2, 8, 13, 17, 3):
         if name == "convolutions" and n == 1:
             continue

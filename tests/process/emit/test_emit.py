@@ -43,6 +43,7 @@ from kernelwright.emit.assembly import folded
 from kernelwright.emit.runtime import IMPORTS
 from kernelwright.emit.runtime_call import CALL
 from kernelwright.roofline.devices import GENERIC_CPU
+from kernelwright.verified import as_kernels
 
 
 @pytest.fixture(scope="session")
@@ -443,7 +444,7 @@ def test_inference_mode(norm):
 @pytest.mark.parametrize("training", [True, False])
 def test_training_steps(norm, training):
     old, new, x, emitted = norm
-    old.train(training), new.train(training)
+    old.train(training), as_kernels(new, emitted).train(training)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, weight_decay=0.1) for m in (old, new)]
     for step in range(4):
         found = []
@@ -583,7 +584,7 @@ def test_copies(norm):
 def test_threads(norm):
     """One model in evaluation mode from four threads, each with gradients of its own."""
     old, new, x, emitted = norm
-    old.eval(), new.eval()
+    old.eval(), as_kernels(new, emitted).eval()
     inputs = [x + i for i in range(4)]
     expected = []
     for given in inputs:

@@ -273,8 +273,8 @@ def test_results_are_those_of_eager(built: Any, name: str, training: bool, recor
         return
     for a, b in zip(_gradients(found, wanted), _gradients(expected, expected_wanted), strict=True):
         assert (a is None) == (b is None)
-        if a is not None:
-            torch.testing.assert_close(a, b)
+        if a is not None:  # of sums that cancel, eager's are as far from float64's
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=3e-5 * max(1.0, float(b.detach().abs().max())))
 
 
 def test_who_writes_into_a_result_writes_where_eager_does(built: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import kernelwright
 from kernelwright.judge.check import builds, precompiled
 from kernelwright.judge.check.builds import attach, can_be_kept, prebuild
 from kernelwright.judge.inside.builds import key_of
@@ -178,6 +179,18 @@ def test_what_a_compiler_refuses_is_left_to_the_candidates_process(tmp_path: Pat
         with pytest.raises(CandidateRaised, match=r"three.* was not declared"):
             result(wrong, problem)
     assert len(compiled) == 1, "what was refused once is not tried again"
+
+
+@pytest.mark.parametrize("options", ["", ", verbose=True"])
+def test_what_a_compiler_refuses_is_told_however_it_is_asked(tmp_path: Path, options: str) -> None:
+    """A verbose build prints the compiler's messages, and raises without them."""
+    problem = tmp_path / "problem.py"
+    problem.write_text(PROBLEM)
+    file = candidate(tmp_path / "candidate.py", number="3 +", options=options)
+    settings = kernelwright.JudgeSettings(target="cpp", time=False)
+    (found,) = kernelwright.judge_files(problem, [file], settings).candidates
+    assert found.verdict == "BUILD-COMPILE", found.reason
+    assert "expected primary-expression" in found.reason
 
 
 def test_a_text_that_is_not_unicode_is_built_by_the_candidates_process(tmp_path: Path, problem: Problem,

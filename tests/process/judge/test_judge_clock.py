@@ -28,8 +28,8 @@ from kernelwright.judge.selftest import CONTROLS
 from kernelwright.judge.worker.process import Worker
 from kernelwright.judge.worker.remote import RemoteCandidate
 from kernelwright.problem.load import load_problem
+from kernelwright.processors import scheduled
 from kernelwright.timing import environment as surroundings
-from kernelwright.timing.processor import scheduled
 from kernelwright.verify.sensitivity import move
 from kernelwright.verify.state import float64_copy
 

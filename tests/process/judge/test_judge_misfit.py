@@ -65,3 +65,11 @@ def test_parameters_that_do_not_load_are_the_reason():
                                   gradients=None, why=("",))
     assert classify(certificate, [found]) == "WRONG-PARAMETERS"
     assert reason("WRONG-PARAMETERS", certificate, [found]) == (found.sentence, found.fix)
+
+
+def test_what_is_beside_the_models_parameters_is_no_reason_for_wrong_values():
+    """A buffer of the candidate's own says nothing of its results, which the trial's words do."""
+    found = find_misfit(Model(), candidate(norm=nn.LayerNorm(8), scaled=nn.Parameter(torch.ones(8))), PROBLEM)
+    certificate = SimpleNamespace(passed=False, trials=(), state_problems=(), gradients=None, why=("output is wrong.",))
+    assert found.kind == "state-dict"
+    assert reason("WRONG-NUMERIC", certificate, [found]) == ("output is wrong.", "")

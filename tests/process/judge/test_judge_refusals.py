@@ -47,3 +47,17 @@ def test_other_hints_are_not_taken_for_the_cause():
 def test_an_end_of_which_only_the_kind_is_known_gets_where_to_look(verdict, fix):
     result = CandidateResult("candidate.py", "JUDGE-ERROR", "")
     assert fix in failed(result, WorkerFailure(verdict, "It ended.", "", "run"), TEXT).fix
+
+
+@pytest.mark.parametrize(("message", "printed", "verdict"), [
+    ("Error building extension 'k'", "FAILED: cuda.cuda.o\nnvcc fatal   : Unsupported gpu architecture 'sm_70'\n",
+     "BUILD-ARCHITECTURE"),
+    ("Error building extension 'k'", "nothing of a compiler\n", "BUILD-IMPORT"),
+    # What was printed on the way is no reason for another failure.
+    ("no such shape", "nvcc fatal   : Unsupported gpu architecture 'sm_70'\n", "BUILD-IMPORT"),
+])
+def test_of_a_verbose_build_the_messages_are_among_what_was_printed(message, printed, verdict):
+    result = CandidateResult("candidate.py", "JUDGE-ERROR", "")
+    error = CandidateRaised({"request": "load", "type": "RuntimeError", "message": message, "traceback": "",
+                             "line": None})
+    assert raised(result, error, TEXT, printed).verdict == verdict

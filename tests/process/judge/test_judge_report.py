@@ -59,11 +59,11 @@ def test_each_candidate_has_its_line_and_each_refused_one_its_reason_place_and_r
     assert rows["gemm.py"][-2:] == ["1", "%"]
     wrong = text[text.index("What is wrong"):text.index("Right, with limits")]
     assert "wrong.py: WRONG-NUMERIC\n    Output 0 lacks the bias" in wrong
-    assert "set/wrong.py:31: out[i] = sum;" in wrong and "mend: Add self.bias[c] before the store." in wrong
+    assert "set/wrong.py:31: out[i] = sum;" in wrong and "fix: Add self.bias[c] before the store." in wrong
     assert "hint: No launch is followed by a check" in wrong
-    assert "set/wrong.py:44: kernel<<<blocks, 256>>>(out);" in wrong and "mend: Check each launch." in wrong
-    assert wrong.count("Output 0 lacks the bias") == 1 and wrong.count("mend: Add self.bias") == 1
-    assert "empty.py: BUILD-EMPTY\n    The file is empty.\n    mend: Write a class ModelNew." in wrong
+    assert "set/wrong.py:44: kernel<<<blocks, 256>>>(out);" in wrong and "fix: Check each launch." in wrong
+    assert wrong.count("Output 0 lacks the bias") == 1 and wrong.count("fix: Add self.bias") == 1
+    assert "empty.py: BUILD-EMPTY\n    The file is empty.\n    fix: Write a class ModelNew." in wrong
     assert "Only the batch size 16 is computed." in text[text.index("Right, with limits"):]
 
 

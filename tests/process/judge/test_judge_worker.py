@@ -20,7 +20,7 @@ from kernelwright.judge.worker.link import PATTERNS
 from kernelwright.judge.worker.process import Limits, Worker, WorkerFailure, source_name
 from kernelwright.judge.worker.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import load_problem
-from kernelwright.timing.processor import scheduled
+from kernelwright.processors import scheduled
 from kernelwright.verify import certify
 from kernelwright.verify.certificate import Plan, default_trials
 

@@ -5,7 +5,5 @@ from __future__ import annotations
 #: Names of models by what is wrong with them.
 _KNOWN: dict[str, tuple[str, ...]] = {
     "has infinities where PyTorch's vectors have NaN": ("signs: functions at their ends",),
-    # A graph has what is called twice once: its derivative is multiplied by the sum of both calls' gradients.
-    "has the infinite gradient of one call where that of another is 0 / 0": ("signs: root of negative numbers",),
 }
 PENDING: dict[str, str] = {name: words for words, names in _KNOWN.items() for name in names}

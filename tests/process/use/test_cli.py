@@ -1,4 +1,4 @@
-"""The command line, as a user runs it: real processes on small problem files."""
+"""The command line, as a user runs it, on small problem files: in real processes where what a process does is asked."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from clocks import PATIENCE
 from places import ROOT
@@ -66,6 +67,23 @@ def command(cache, tmp_path):
                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache), **environment})
 
     return run
+
+
+@pytest.fixture
+def here(cache, tmp_path, monkeypatch, capfd):
+    """The same in this process: for what a command does and says, which needs no PyTorch of its own."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            for variable, value in {"KERNELWRIGHT_CACHE": str(cache), **environment}.items():
+                patch.setenv(variable, value)
+            capfd.readouterr()
+            status = cli.run([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, status, *capfd.readouterr())
+
+    yield run
+    torch._logging.set_logs()  # a command silences them, for as long as its process lives
 
 
 def problem(folder: Path, *parts: str, name: str = "problem.py") -> Path:
@@ -164,56 +182,56 @@ LINES = {"constructor raises": 'raise ValueError("no width given")', "get_inputs
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_problem(command, tmp_path, kind):
+def test_bad_problem(here, tmp_path, kind):
     code, parts = BAD[kind]
     path = problem(tmp_path, *parts)
     before = snapshot(tmp_path)
-    done = command("optimize", path, "--quiet", "--effort", "quick")
+    done = here("optimize", path, "--quiet", "--effort", "quick")
     refused(done, code)
     assert LINES.get(kind, "") in done.stderr
     assert snapshot(tmp_path) == before
 
 
-def test_missing_file(command, tmp_path):
-    done = command("optimize", tmp_path / "nothing.py", "--quiet")
+def test_missing_file(here, tmp_path):
+    done = here("optimize", tmp_path / "nothing.py", "--quiet")
     refused(done, "KW101")
     assert snapshot(tmp_path) == {}
 
 
-def test_no_compiler(command, tmp_path):
+def test_no_compiler(here, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     empty = tmp_path / "empty"
     empty.mkdir()
     before = snapshot(tmp_path)
-    refused(command("optimize", path, "--quiet", CXX="/nonexistent/c++", PATH=str(empty)), "KW301")
+    refused(here("optimize", path, "--quiet", CXX="/nonexistent/c++", PATH=str(empty)), "KW301")
     assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize("folder", ["below a file", "missing", "kernel's own"])
-def test_unusable_output_folder(command, tmp_path, folder):
+def test_unusable_output_folder(here, tmp_path, folder):
     path = problem(tmp_path, PASSES, INPUTS)
     output = {"below a file": path / "out.py", "missing": tmp_path / "missing" / "out.py",
               "kernel's own": Path("/proc/out.py")}[folder]
     before = snapshot(tmp_path)
-    refused(command("optimize", path, "-o", output, "--quiet", "--effort", "quick"), "KW401")
+    refused(here("optimize", path, "-o", output, "--quiet", "--effort", "quick"), "KW401")
     assert snapshot(tmp_path) == before
 
 
-def test_an_existing_page_or_trace_is_kept(command, tmp_path):
+def test_an_existing_page_or_trace_is_kept(here, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     (tmp_path / "page.html").write_text("precious\n")
     (tmp_path / "trace.json").write_text("precious\n")
     before = snapshot(tmp_path)
-    refused(command("optimize", path, "--report", "page.html"), "KW402")
-    refused(command("optimize", path, "--trace", "trace.json"), "KW402")
+    refused(here("optimize", path, "--report", "page.html"), "KW402")
+    refused(here("optimize", path, "--trace", "trace.json"), "KW402")
     assert snapshot(tmp_path) == before
 
 
-def test_existing_output_is_kept(command, tmp_path):
+def test_existing_output_is_kept(here, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     (tmp_path / "problem_new.py").write_text("precious = True\n")
     before = snapshot(tmp_path)
-    done = command("optimize", path, "--json")
+    done = here("optimize", path, "--json")
     assert done.returncode == 2
     assert "error KW402: " in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "KW402"
@@ -344,11 +362,11 @@ def test_optimize(command, cache, tmp_path):
     subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, timeout=PATIENCE, env=environment)
 
 
-def test_nothing_pays_is_said(command, tmp_path):
+def test_nothing_pays_is_said(here, tmp_path):
     path = problem(tmp_path, PASSES, INPUTS)
     output = tmp_path / "result.py"
     output.write_text("to be replaced\n")
-    done = command("optimize", path, "-o", output, "--force", "--effort", "quick", "--target", "cpp")
+    done = here("optimize", path, "-o", output, "--force", "--effort", "quick", "--target", "cpp")
     assert done.returncode == 0, done.stderr
     assert "The result is the original computation" in done.stdout
     assert f"Written to {output}" in done.stdout
@@ -356,10 +374,10 @@ def test_nothing_pays_is_said(command, tmp_path):
     assert "\x1b[" not in done.stdout + done.stderr
 
 
-def test_explain_writes_nothing(command, tmp_path):
+def test_explain_writes_nothing(here, tmp_path):
     path = problem(tmp_path, GLOBAL_MEAN)
     before = snapshot(tmp_path)
-    done = command("explain", path, "--verbose", "--quiet", "--target", "cpp")
+    done = here("explain", path, "--verbose", "--quiet", "--target", "cpp")
     assert done.returncode == 0, done.stderr
     assert "sum of a convolution" in done.stdout and "condition" in done.stdout
     assert "Captured graph" in done.stdout and "Rewritten graph" in done.stdout
@@ -391,8 +409,10 @@ COMMANDS = ("optimize", "explain", "doctor", "bench", "judge", "propose", "serve
 def test_help_is_short_to_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
     """``-h`` everywhere; what is only for those who work on the package is not listed, and has help all the same."""
     assert cli.run(["-h"]) == 0
-    listed = re.findall(r"^  (\w+)  ", capsys.readouterr().out.split("Commands:")[1], re.MULTILINE)
-    assert listed == [name for name in COMMANDS if name != "fuzz"]
+    text = capsys.readouterr().out
+    listed = re.findall(r"^  (\w+)  ", text.split("Commands:")[1].split("Examples:")[0], re.MULTILINE)
+    assert listed == [name for name in COMMANDS if name != "fuzz"] and "..." not in text.split("Commands:")[1]
+    assert "  kernelwright optimize model.py" in text.split("Examples:")[1]
     for name in COMMANDS:
         assert cli.run([name, "-h"]) == 0
         assert "  kernelwright " + name in capsys.readouterr().out.split("Examples:")[1]

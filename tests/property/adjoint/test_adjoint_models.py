@@ -3,7 +3,7 @@ autograd's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernelwright.adjoint.backward import make_backward
+from kernelwright.adjoint.backward import Backward, make_backward
+from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
@@ -65,6 +66,17 @@ def _quantised(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x + (found - x).detach(), F.mse_loss(found, x.detach()) + 0.25 * F.mse_loss(found.detach(), x)
 
 
+def _without_gradients(m: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values, and a scope in the scope, whose gradients are recorded."""
+    y = m["norm"](torch.tanh(m["first"](x)))
+    with torch.no_grad():
+        centre, weights = torch.sigmoid(y).mean(0), y.softmax(1)
+        with torch.enable_grad():
+            grown = torch.exp(y)
+        first, second = torch.chunk(weights * grown, 2)
+    return (y - centre) * weights + grown, torch.cat([first, second]).sum(0) * y
+
+
 def _experts(m: Any, x: torch.Tensor) -> torch.Tensor:
     values, places = m["gate"](x).topk(2, -1)
     weights = torch.zeros_like(m["gate"](x)).scatter(-1, places, values.softmax(-1))
@@ -79,6 +91,8 @@ def _windows(m: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[torch.Tensor]]]] = {
+    "scopes without gradients": (
+        lambda: Of(_without_gradients, first=nn.Linear(16, 16), norm=nn.BatchNorm1d(16)), lambda: [torch.randn(ROW)]),
     "language model": (_language_model, lambda: [torch.randint(0, 11, (2, 7))]),
     "encoder with padding": (
         lambda: Of(lambda m, x, mask: m["layer"](x, src_key_padding_mask=mask),
@@ -114,14 +128,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[torch.Tensor]
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("saving", [False, True])
-def test_what_people_train_has_gradients_by_kernels(name, saving):
-    """Whether a forward hands over what it has computed, or the backward computes all of it again."""
-    torch.manual_seed(0)
-    make, make_inputs = MODELS[name]
-    model = make().double().train()
-    inputs = [x.double() if x.is_floating_point() else x for x in make_inputs()]
+def _gradients(model: nn.Module, inputs: list[torch.Tensor], saving: bool, directions: list[torch.Tensor] | None = None
+               ) -> tuple[Backward, list[torch.Tensor], Sequence[torch.Tensor]]:
+    """The backward of a model, its gradients of inputs and parameters, and autograd's; in random directions, where none
+    are given. saving: whether its forward hands over what it has computed."""
     captured = capture(model, inputs, recording=True)
     forward = rewrite(captured, GENERIC_CPU).graph if saving else None
     backward = make_backward(captured, GENERIC_CPU, forward=forward)[-1]
@@ -129,7 +139,7 @@ def test_what_people_train_has_gradients_by_kernels(name, saving):
     results = model(*given)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
     found = backward.gradients
-    directions = [torch.randn(results[number].shape, dtype=torch.float64) for number in found.of]
+    directions = directions or [torch.randn(results[number].shape, dtype=torch.float64) for number in found.of]
     parameters = dict(model.named_parameters())
     expected = torch.autograd.grad([results[number] for number in found.of], [
         given[who] if isinstance(who, int) else parameters[who] for who in found.gives], directions)
@@ -144,7 +154,59 @@ def test_what_people_train_has_gradients_by_kernels(name, saving):
         (*directions, *(evaluate(found.saved, values) if found.saved else ())), strict=True)}
     if saving:  # behind what is differentiated in another form, too
         again = {n for n in walk(found.graph.outputs) if n.op in ("linear", "convolution")}
-        assert found.saved and again.isdisjoint(captured.nodes())
-    for own, right in zip(evaluate(found.graph.outputs, values), expected, strict=True):
+        assert again.isdisjoint(captured.nodes())
+    return backward, evaluate(found.graph.outputs, values), expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("saving", [False, True])
+def test_what_people_train_has_gradients_by_kernels(name, saving):
+    """Whether a forward hands over what it has computed, or the backward computes all of it again."""
+    torch.manual_seed(0)
+    make, make_inputs = MODELS[name]
+    inputs = [x.double() if x.is_floating_point() else x for x in make_inputs()]
+    backward, found, expected = _gradients(make().double().train(), inputs, saving)
+    assert bool(backward.gradients.saved) == saving
+    for own, right in zip(found, expected, strict=True):
         # A hardsigmoid's sixth is one of float32 in PyTorch.
         torch.testing.assert_close(own, right, rtol=1e-6, atol=1e-8 if name == "inverted residual" else 1e-12)
+
+
+#: Of zeros and other values; what is called twice, and what is called once and read twice.
+TWICE: dict[str, Callable[..., Any]] = {
+    "two calls": lambda m, x: (x.sqrt() * 3, torch.sqrt(x)),
+    "two calls, one of them in place": lambda m, x: (x.sqrt() * 3, (x * 1.0).sqrt_(), (x * 1.0).sqrt_() + 1),
+    "one call": lambda m, x: (lambda y: (y * 3, y))(x.sqrt()),
+    "by other names": lambda m, x: (x.sqrt() * 3, x ** 0.5, x.pow(0.25)),
+    "of what was called twice": lambda m, x: (x.sqrt().log() * 3, x.sqrt().log()),
+    "quotients": lambda m, x: ((1 / x) * 3, 1 / x, (x + 1) / x.abs(), (x + 1) / x.abs() * 2, x.reciprocal()),
+    "a smooth power": lambda m, x: (x ** 2, x ** 2 * 3),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+@pytest.mark.parametrize("saving", [False, True])
+def test_gradients_are_added_where_eager_adds_them(name, saving):
+    """Infinite derivatives times the gradients of each call, or times their sum: NaN stands where eager's does."""
+    x = torch.tensor([4.0, 0.0, -0.0, -2.0, 1.0], dtype=torch.float64)
+    count = len(TWICE[name](None, x))
+    for signs in ((1, 1, 1, 1, 1), (1, -1, 0, 2, 1), (0, 1, 1, -1, 1), (0, 0, 0, 0, 0)):
+        directions = [torch.full((5,), float(sign), dtype=torch.float64) for sign in signs[:count]]
+        _, (own,), (right,) = _gradients(Of(TWICE[name]), [x], saving, directions)
+        torch.testing.assert_close(own, right, rtol=1e-9, atol=0.0, equal_nan=True)
+
+
+def test_what_is_written_where_no_gradients_are_recorded_is_the_originals():
+    def scaled(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x) * 2
+        with torch.no_grad():
+            y.mul_(3)
+        return y * x
+
+    with pytest.raises(NoAdjoint, match="set_grad_enabled"):
+        make_backward(capture(Of(scaled), [torch.randn(ROW)], recording=True), GENERIC_CPU)
+
+
+def test_what_is_called_once_is_differentiated_as_it_was():
+    for name in ("one call", "a smooth power"):
+        assert capture(Of(TWICE[name]), [torch.rand(3)], recording=True).differentiated is None

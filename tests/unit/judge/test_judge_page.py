@@ -14,6 +14,7 @@ from test_report_page import EVIL, Page
 from kernelwright.judge.records import Alike, ByRules, CandidateResult, Finding, ToolRun, TriedShape
 from kernelwright.judge.report.page import MOST_LINES, MOST_TEXT, headline, render_page
 from kernelwright.judge.report.rank import rank
+from kernelwright.judge.report.text import with_intervals
 
 #: A candidate's attempts at the page: out of an element, out of an attribute, by a link, by what nobody sees.
 ATTACKS = (EVIL, "</code></pre></details><img src=x onerror=alert(1)>", "\" onmouseover=\"alert(1)",
@@ -49,6 +50,9 @@ def test_the_headline_says_what_came_of_it():
     assert headline(judged(CandidateResult("a.py", "CHEAT-STALE", "so"))) == \
         "Of 1 candidate 1 is refused for its conduct."
     assert headline(judged()).endswith("there was none.")
+    once = right("a.py")
+    once = replace(once, timing=replace(once.timing, samples=once.timing.samples[:1]))
+    assert "fastest" not in headline(judged(once)) and with_intervals(once.timing)[0] == "1.00 ms (of 1 round)"
     unfit = judged(right("a.py"), selftest={"passed": False, "words": "One passed."})
     assert "no verdict of it counts" in headline(unfit)
 
@@ -60,7 +64,7 @@ def test_every_candidate_has_its_line_its_findings_and_its_text():
     words = page.words()
     for candidate in result.candidates:
         assert candidate.verdict in words and candidate.reason in words and f"# {candidate.file}" in page.text
-    for part in ("mend: Add self.bias[c] before the store.", "line 31: out[i] = sum;", "got nan", "x = 1 < 2",
+    for part in ("fix: Add self.bias[c] before the store.", "line 31: out[i] = sum;", "got nan", "x = 1 < 2",
                  "Only the batch size 16 is computed.", "1.00 ms (999 us to 1.00 ms)", "own kernels, float32",
                  "seed 271828", "own user and network namespaces", "All 5 controls got their verdict.", "50 %"):
         assert part in words or part in page.text, part

@@ -13,16 +13,23 @@ from test_contractions_plan import Of
 from torch import nn
 
 from kernelwright.capture.export import capture
+from kernelwright.codegen.cuda.gemm.generate import tilings
 from kernelwright.codegen.cuda.gemm.tiling import Tiling
 from kernelwright.codegen.cuda.loops.generate import chosen_schedule
 from kernelwright.ir.node import Node, make
+from kernelwright.modes import saving_plan
 from kernelwright.plan.contraction.products import can_contract
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.expressions import Apply, Index, Load, Reduced
 from kernelwright.plan.kernels import LoopKernel, Reduction, Store
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig, KernelStep, Plan, TorchStep
+from kernelwright.problem import load_problem
+from kernelwright.programs import Stages, understand
+from kernelwright.progress import Progress
 from kernelwright.roofline.devices import H200
+from kernelwright.settings import Settings
+from kernelwright.training import with_backward
 from kernelwright.tune import contraction_rounds
 from kernelwright.tune import contractions as tune
 from kernelwright.tune.accuracy import Error
@@ -30,6 +37,7 @@ from kernelwright.tune.budget import Budget
 from kernelwright.tune.contraction_after import Reading, seconds_after, step_seconds
 from kernelwright.tune.contraction_fit import fitting, generates
 from kernelwright.tune.contraction_memory import Measured, Trial
+from kernelwright.tune.contraction_recompute import contraction_of as recorded
 from kernelwright.tune.contraction_recompute import reduces
 from kernelwright.tune.contraction_trials import Case, _fused_seconds
 from kernelwright.tune.layouts import channels_last_plan
@@ -234,3 +242,37 @@ def test_a_form_fits_the_order_in_which_its_results_are_stored():
 
 def contractions(plan):
     return [step for step in plan.kernels if isinstance(step.kernel, Contraction)]
+
+
+class Pooled(nn.Module):
+    """A convolution whose pool its kernel makes, in a step of training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.relu(self.convolution(x)), 2, 2).tanh()
+
+
+def test_a_form_has_room_for_what_a_call_hands_its_backward():
+    """What the backward reads is stored whole, so that the kernel does not make the pool, as which it was measured."""
+    example = [torch.randn(8, 4, 32, 32, requires_grad=True)]
+    problem = load_problem(Pooled().train(), example)
+    stages = Stages(Progress())
+    mode = understand(problem, example, H200, Settings(target="cuda"), stages)[0][0]
+    (node,) = (n for n in mode.plan.graph.nodes() if n.op == "convolution")
+
+    def with_config(config: KernelConfig) -> Plan:
+        return make_plan(mode.plan.graph, mode.captured, {}, move_bias=True, contractions={node: config})
+
+    config = KernelConfig("fp16x3", lines=True)
+    step = contraction_of(with_config(config))
+    tiling = next(t for t in tilings(recorded(step), "wgmma") if t.parities == 2)
+    measured = with_config(replace(config, tiling=tiling))
+    assert reduces(contraction_of(measured)) and generates(recorded(contraction_of(measured)))
+    mode = with_backward(replace(mode, plan=measured), example, H200, stages)
+    saving = saving_plan(mode, H200)
+    assert saving is not None
+    own = contraction_of(saving)
+    assert not reduces(own) and generates(recorded(own)) and recorded(own).scheme == "fp16x3"

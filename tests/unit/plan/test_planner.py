@@ -408,7 +408,7 @@ def test_fused_attention_gets_operands_whose_last_axis_is_dense(contiguous: bool
 
 
 def test_random_numbers_are_drawn_where_they_lay() -> None:
-    """A dropout that is given a view of memory (N, H, W, C) is so beside a convolution in another order, too."""
+    """What is given a view of memory (N, H, W, C) is so beside a convolution in another order, too."""
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -416,7 +416,7 @@ def test_random_numbers_are_drawn_where_they_lay() -> None:
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             both = torch.acos(torch.tanh(x))
-            return F.dropout(both, 0.5, self.training), self.last(both)
+            return F.alpha_dropout(both, 0.5, self.training), self.last(both)
 
     def lies(node: Node) -> list[tuple[int, ...]]:
         """The orders of axes in which a view shows what lies contiguous."""
@@ -433,6 +433,34 @@ def test_random_numbers_are_drawn_where_they_lay() -> None:
             plan = make_plan(graph, graph, kept, move_bias=True, channels_last=last)
             drawn = [s.node for s in plan.steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0]
             assert [lies(n.inputs[0]) for n in drawn] == [[(0, 3, 1, 2)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_dropout_drops_what_it_drops_in_eager(form: torch.memory_format, dtype: torch.dtype) -> None:
+    """Beside a convolution in another order, too."""
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Conv2d(2, 1, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            both = x * 2
+            return (F.dropout(both, 0.4, self.training), F.dropout2d(both, 0.5, self.training), self.last(both),
+                    F.dropout(both[:, 1:], 0.5, self.training), F.dropout(both.transpose(1, 2), 0.5, self.training))
+
+    x = torch.randn(3, 2, 4, 5).to(dtype).to(memory_format=form)
+    model = Model().to(dtype)
+    graph = capture(model, [x])
+    values = {"x": x, **{name: p.detach() for name, p in model.named_parameters()}}
+    torch.manual_seed(3)
+    expected = [t.detach() for t in model(x)]
+    convolutions = frozenset(n for n in graph.nodes() if n.op == "convolution")
+    for last in (frozenset(), convolutions):
+        torch.manual_seed(3)
+        found, _ = run_plan(make_plan(graph, graph, {}, move_bias=True, channels_last=last), values)
+        for place in (0, 1, 3, 4):
+            torch.testing.assert_close(found[place].to(dtype), expected[place])
 
 
 def test_kept_nodes_stay_torch_calls_below_views_that_are_read_through() -> None:

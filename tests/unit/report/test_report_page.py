@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 import re
 from html.parser import HTMLParser
@@ -167,6 +168,13 @@ def test_pages_are_well_formed_and_load_nothing(results, kind):
     assert all(b - a <= 1 for a, b in zip(page.headings, page.headings[1:])), page.headings
     assert text.count("<th>") == 0 and text.count("<th ") == page.counts.get("th", 0) == text.count("scope=")
     assert render_html(results[kind]) == text, "the same result gives the same page"
+    for table in re.findall(r'<table class="stack">.*?</table>', text, re.DOTALL):
+        names = {html.unescape(name) for name in re.findall(r'<th scope="col">([^<]*)</th>', table)}
+        cells = re.findall(r"<td(.*?)>(.*?)</td>", table, re.DOTALL)
+        found = [re.search(r'data-name="(.*?)"', attributes) for attributes, inside in cells if inside]
+        assert cells and {html.unescape(name[1]) if name else "" for name in found} <= names
+    wide = [table for table in re.findall(r"<table.*?</table>", text, re.DOTALL) if table.count('scope="col"') > 4]
+    assert all(table.startswith('<table class="stack">') for table in wide)
 
 
 def test_kernels_of_the_backward_stand_on_the_page(results):

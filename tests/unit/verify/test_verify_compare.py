@@ -12,7 +12,7 @@ from test_verify import random
 
 from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
 from kernelwright.verify.choices import with_choices_of
-from kernelwright.verify.computation import without_lost
+from kernelwright.verify.computation import settled, without_lost
 from kernelwright.verify.flatten import clone_tensors, flatten, map_paths, tensors_of
 from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
 from kernelwright.verify.ties import with_signs_of
@@ -351,6 +351,27 @@ def test_parts_that_are_attributes_too_are_met_once() -> None:
     assert found is not None and torch.isnan(found[0][0].x).tolist() == [True, False, False]
     assert found[0][1].item() == 5.0
     assert len(tensors_of(clone_tensors(eager))) == len(tensors_of(eager))
+
+
+def test_zeros_of_eager_are_no_evidence_where_most_of_them_are_lost_values() -> None:
+    """A ReLU behind a norm whose squares overflow: eager is zero all over, float64 where the ReLU makes it so, and a
+    candidate that computes these numbers rounds some of them to the other side of zero."""
+    normalised = random(8, 4, 100, seed=3)
+    exact, eager = normalised.clamp_min(0), torch.zeros(8, 4, 100)
+    rounded = (normalised + 1e-3 * random(8, 4, 100, seed=4)).clamp_min(0).float()
+    assert one(*settled(rounded, eager, exact)).passed
+
+
+@pytest.mark.parametrize("lost", [0, 8])
+def test_few_lost_values_leave_the_other_zeros_of_eager_what_they_are(lost: int) -> None:
+    exact = random(8, 4, 100, seed=3).clamp_min(0)
+    eager, candidate = exact.float(), exact.float()
+    positive, zeros = (exact > 0).nonzero(), (exact == 0).nonzero()
+    for place in positive[:lost].tolist():
+        eager[tuple(place)] = 0
+    assert one(*settled(candidate, eager, exact)).passed
+    candidate[tuple(zeros[0].tolist())] = 1e-3
+    assert not one(*settled(candidate, eager, exact)).passed
 
 
 # --- jumps at places that rounding chooses --------------------------------------------------------

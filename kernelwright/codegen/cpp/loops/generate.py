@@ -17,7 +17,7 @@ from kernelwright.codegen.cpp.loops.points import generate_points
 from kernelwright.codegen.cpp.loops.rows import generate_rows
 from kernelwright.codegen.cpp.loops.text import definition, sizes_text
 from kernelwright.codegen.cpp.loops.tiles import MEMORY, generate_tiles, pointwise_walk
-from kernelwright.codegen.loops.normal_form import expressions, in_order, normalise, without_rows
+from kernelwright.codegen.loops.normal_form import expressions, in_order, normalise, rounded_once, without_rows
 from kernelwright.codegen.loops.two_kernels import apart, generate_parts, lying_across
 from kernelwright.codegen.source import KernelSource
 from kernelwright.plan.expressions import Load, walk
@@ -34,6 +34,7 @@ def generate(kernel: LoopKernel, name: str) -> KernelSource:
 
     Raises ValueError for a reduction or KeyError for a function or dtype that is not known.
     """
+    kernel = rounded_once(kernel)
     if 0 in kernel.outer:
         return definition(kernel, name, f"Nothing to do over {sizes_text(kernel.outer)}.", [])
     if 0 in kernel.row:

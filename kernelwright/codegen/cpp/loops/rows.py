@@ -29,11 +29,16 @@ from kernelwright.codegen.loops.normal_form import expressions, passes
 from kernelwright.codegen.source import KernelSource
 from kernelwright.codegen.terms import plus, times
 from kernelwright.plan.expressions import Apply, Expression, Load, Reduced, varies, walk
-from kernelwright.plan.kernels import LoopKernel
+from kernelwright.plan.kernels import LoopKernel, Store
 
 SEGMENT = 1024
-KEPT_ROW = 16384
+KEPT_NEAR = 16384
+"""Longest row whose values stay in buffers of its length for later walks, whatever else there is."""
+KEPT_ELEMENTS = 65536
+"""Most elements of such buffers in all: they have room in a core's second cache."""
 CHUNK = 16384
+DEAR = 8
+"""Cost from which a value is written and read again rather than computed again."""
 
 COMPONENTS = {
     "sum": ("value",),
@@ -78,7 +83,30 @@ class _Rows:
             and self.points * self.elements >= 8 * CHUNK
             and self.segments >= 4
         )
-        self.kept = {} if self.split or self.elements > KEPT_ROW else self._kept()
+        self.kept = self._kept()  # with the names of their buffers
+        self.kept_in: Store | None = None  # the row store in whose place the only one of these stays
+        if self.split or self.elements > KEPT_NEAR:
+            self.kept_in = self._place_of_result()
+            if self.kept_in is not None:
+                self.kept = {self._dearest(self.kept_in): f"out{self.kept_in.buffer}"}
+            elif self.split or len(self.kept) * self.elements > KEPT_ELEMENTS:
+                self.kept = {}
+
+    def _place_of_result(self) -> Store | None:
+        """The row store in whose place a dear value can stay until it is stored: the only one, so that no other reads
+        the value after it, of the kernel's own type and contiguous along the row."""
+        kernel = self.kernel
+        if len(kernel.row_stores) != 1 or self.together > 1:
+            return None
+        store = kernel.row_stores[0]
+        fits = kernel.output_dtypes[store.buffer] == kernel.compute and store.index.strides[self.lane] == 1
+        return store if fits and self._dearest(store) is not None else None
+
+    def _dearest(self, store: Store) -> Expression | None:
+        """Of what is reduced, the dearest value of which a store's is made; None where none is dear."""
+        made_of = set(walk(store.expression))
+        found = [value for value in self.kept if value in made_of and cost([value]) >= DEAR]
+        return max(found, key=lambda value: cost([value]), default=None)
 
     def _kept(self) -> dict[Expression, str]:
         """Reduced expressions that later walks contain, with the names of their buffers; not those that are one value
@@ -121,6 +149,12 @@ class _Rows:
         to = f"const int64_t to = from + {self.together} < {last} ? from + {self.together} : {last};"
         return braces(f"for (int64_t from = {first}; from < {last}; from += {self.together})", [to, *lines])
 
+    def kept_at(self, variable: str) -> str:
+        """The place of kept values at lane position ``variable``, from the start of their buffers."""
+        if self.kept_in is not None:
+            return index_text(self.kept_in.index, [*self.names[: self.lane], variable])
+        return self.place(variable)
+
     def place(self, variable: str) -> str:
         """The position in a kept row of lane position ``variable``."""
         inner = [
@@ -147,10 +181,10 @@ class _Rows:
         """Declare and fill the accumulators of one pass."""
         kernel, lane = self.kernel, self.names[self.lane]
         roots = list(dict.fromkeys(kernel.reductions[n].expression for n in numbers))
-        place = self.place("begin") if self.together == 1 else f"{self.length} * from"
         buffers, computed, lines = {}, [], []
         for root in roots:
             pointer = self.direct(root)
+            place = self.kept_at("begin") if self.together == 1 else f"{self.length} * from"
             if root in self.kept_now:
                 buffers[root] = f"{self.kept[root]} + {place}"
             elif pointer is not None:
@@ -175,7 +209,7 @@ class _Rows:
             result = []
             for root in computed:
                 target = (
-                    f"{self.kept[root]}[{self.place(lane)}]"
+                    f"{self.kept[root]}[{self.kept_at(lane)}]"
                     if root in self.kept
                     else f"{buffers[root]}[{at_lane}]"
                 )
@@ -198,7 +232,7 @@ class _Rows:
     def with_kept(self, scope: Scope) -> Scope:
         """Name the kept values inside a segment loop."""
         for root in self.kept_now:
-            scope.bound[root] = f"{self.kept[root]}[{self.place(self.names[self.lane])}]"
+            scope.bound[root] = f"{self.kept[root]}[{self.kept_at(self.names[self.lane])}]"
         return scope
 
     def store_rows(self, scope: Scope, first: str, last: str) -> list[str]:
@@ -234,7 +268,8 @@ class _Rows:
         self.kept_now: set[Expression] = set()
         scope = Scope("c")
         outer = decode("point", self.kernel.outer, self.names[: len(self.kernel.outer)])
-        lines = [f"alignas(64) real {buffer}[{self.elements}];" for buffer in self.kept.values()]
+        own = () if self.kept_in is not None else self.kept.values()
+        lines = [f"alignas(64) real {buffer}[{self.elements}];" for buffer in own]
         for number, numbers in enumerate(self.passes):
             scope.prefix = f"c{number}_"
             lines += self.reduce(numbers, scope, "0", str(self.segments))

@@ -1,5 +1,6 @@
 // Running a block, or the blocks of a cluster: fibers that start, and take turns in an order.
 
+#if defined(KW_DEFINES_MACHINE)
 namespace kw_emulation {
 
 static void fiber_main() {
@@ -164,3 +165,4 @@ static void prepare_fibers(Machine& m, dim3 block) {
 }
 
 }  // namespace kw_emulation
+#endif

@@ -37,6 +37,10 @@ _SANITIZE = (
 # stores, branches and induction variables are left as they are. None of it changes a result.
 _GNU = ("-fira-region=one", "-fno-tree-pta", "-fno-tree-dse", "-fno-dse", "-fno-tree-bit-ccp", "-fno-tree-slsr",
         "-fno-ivopts", "-fno-ssa-phiopt", "-fno-if-conversion", "-fno-if-conversion2")
+# Kernels are compiled with the declarations of the machine that runs them, and linked to it: it is compiled once, and
+# so it may take the compiler longer.
+_KERNELS = ("-DKW_EMULATION_KERNELS",)
+_MACHINE = ("-DKW_EMULATION_MACHINE", "-O2")
 #: The emulation's headers, each after those that it uses.
 _HEADERS = ("emulation", "fibers", "meetings", "shared", "blocks", "launches", "device", "math", "runtime", "tensor",
             "mma")
@@ -76,7 +80,7 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
              *(_SANITIZE if sanitize else ())]
     header = emulation_text()
     text = source + _launch_bounds(source)
-    environment = (header, version, *flags)
+    environment = (header, version, *flags, *_KERNELS, *_MACHINE)
     folder = _cache_folder()
     library = folder / f"{_digest(text, *environment)}.so"
     if not library.exists():
@@ -97,7 +101,8 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
 def _prepare_header(
     compiler: str, flags: list[str], text: str, header: Path, build: Path, stale_days: float = 2.0
 ) -> None:
-    """Writes the header to ``header``, and beside it its precompiled form, which saves most of a compilation.
+    """Writes the header to ``header``, and beside it the object of its machine and its precompiled form, which save
+    most of a compilation.
 
     A precompiled form takes some 70 MB, so those of other versions that have lain unused are removed;
     a compilation that misses one takes the header itself.
@@ -108,13 +113,19 @@ def _prepare_header(
         return
     copy = build / "emulation.hpp"
     copy.write_text(text)
-    _run([compiler, *flags, "-x", "c++-header", copy.name, "-o", "emulation.gch"], build)
+    _run([compiler, *flags, *_MACHINE, "-x", "c++", "-c", copy.name, "-o", "emulation.o"], build)
+    _run([compiler, *flags, *_KERNELS, "-x", "c++-header", copy.name, "-o", "emulation.gch"], build)
+    os.replace(build / "emulation.o", _machine(header))
     os.replace(copy, header)
     os.replace(build / "emulation.gch", precompiled)
     for other in header.parent.glob("*.gch"):
         with contextlib.suppress(OSError):
             if time.time() - other.stat().st_mtime > stale_days * 86400:
                 other.unlink()
+
+
+def _machine(header: Path) -> Path:
+    return header.with_suffix(".o")
 
 
 def _compile(compiler: str, flags: list[str], header: Path, text: str, build: Path) -> None:
@@ -125,8 +136,8 @@ def _compile(compiler: str, flags: list[str], header: Path, text: str, build: Pa
     """
     (build / "kernel.cu").write_text(text)
     steps = (
-        [*flags, "-include", str(header.resolve()), "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"],
-        ["-shared", "-o", "kernel.so", "kernel.o", "-lpthread", "-ldl"],
+        [*flags, *_KERNELS, "-include", str(header.resolve()), "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"],
+        ["-shared", "-o", "kernel.so", "kernel.o", str(_machine(header).resolve()), "-lpthread", "-ldl"],
     )
     for step in steps:
         _run([compiler, *step], build)

@@ -29,6 +29,23 @@
 #pragma once
 #define KERNELWRIGHT_EMULATION 1
 
+// One text has kernels and the machine that runs them. Or two objects have them: what is compiled with
+// KW_EMULATION_KERNELS declares the machine, and what is compiled with KW_EMULATION_MACHINE is the machine, which all
+// libraries with the same flags share as an object. Compiling it is most of what a small kernel costs.
+#if defined(KW_EMULATION_KERNELS)
+#define KW_MACHINE __attribute__((visibility("hidden")))
+#define KW_MACHINE_VARIABLE extern __attribute__((visibility("hidden")))
+#else
+#define KW_DEFINES_MACHINE 1
+#if defined(KW_EMULATION_MACHINE)
+#define KW_MACHINE __attribute__((visibility("hidden")))
+#define KW_MACHINE_VARIABLE __attribute__((visibility("hidden")))
+#else
+#define KW_MACHINE static __attribute__((unused))
+#define KW_MACHINE_VARIABLE static
+#endif
+#endif
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 // The machine that the emulation runs: errors, the fibers that stand for threads, how they give way and how they fail.
 
-#if defined(KW_OWN_SWITCH)
+#if defined(KW_OWN_SWITCH) && defined(KW_DEFINES_MACHINE)
 extern "C" __attribute__((visibility("hidden"))) void kw_emulation_switch(void** save, void* load);
 asm(".text\n"
     ".p2align 4\n"
@@ -30,6 +30,13 @@ constexpr uint32_t kPoison = 0xFFFDCDCDu;
 
 // ---------------------------------------------------------------------------------------- errors
 
+// Sets the last error, and keeps what the emulation knows of it.
+KW_MACHINE cudaError_t set_error(cudaError_t error, const char* text);
+
+// Ends the launch with a message. Called by a fiber; never returns.
+[[noreturn]] KW_MACHINE void fail(const char* text);
+
+#if defined(KW_DEFINES_MACHINE)
 static thread_local cudaError_t last_error = cudaSuccess;
 static thread_local cudaError_t detailed_error = cudaSuccess;  // the error that `detail` explains
 static thread_local char detail[512];
@@ -38,7 +45,7 @@ static thread_local char failure_text[1280];
 static thread_local char launch_text[256];
 static thread_local volatile unsigned char tls_anchor = 0;
 
-static inline cudaError_t set_error(cudaError_t error, const char* text) {
+KW_MACHINE cudaError_t set_error(cudaError_t error, const char* text) {
   last_error = detailed_error = error;
   snprintf(detail, sizeof(detail), "%s", text);
   return error;
@@ -50,6 +57,7 @@ static std::string format(const char* pattern, Args... args) {
   snprintf(text, sizeof(text), pattern, args...);
   return text;
 }
+#endif
 
 // ---------------------------------------------------------------------------------------- fibers
 
@@ -116,13 +124,16 @@ struct Machine {
   std::string (*block_ends)() = nullptr;     // returns an empty text, or what is wrong
 };
 
-static Machine& machine() {
+KW_MACHINE Machine& machine();
+// Plain globals, so that a kernel reads them without a call.
+KW_MACHINE_VARIABLE uint3 thread_index, block_index;
+KW_MACHINE_VARIABLE dim3 block_extent, grid_extent;
+
+#if defined(KW_DEFINES_MACHINE)
+KW_MACHINE Machine& machine() {
   static Machine* const instance = new Machine;  // Never destroyed: a launch may come at process exit.
   return *instance;
 }
-// Plain globals, so that a kernel reads them without a call.
-static uint3 thread_index, block_index;
-static dim3 block_extent, grid_extent;
 static volatile bool in_kernel = false;
 static pthread_t kernel_thread;
 
@@ -136,7 +147,6 @@ static void switch_to_scheduler() {
 #endif
 }
 
-// Ends the launch with a message. Called by a fiber; never returns.
 [[noreturn]] static void fail(const std::string& text) {
   Machine& m = machine();
   m.failed = true;
@@ -146,5 +156,8 @@ static void switch_to_scheduler() {
   switch_to_scheduler();
   abort();
 }
+
+[[noreturn]] KW_MACHINE void fail(const char* text) { fail(std::string(text)); }
+#endif
 
 }  // namespace kw_emulation

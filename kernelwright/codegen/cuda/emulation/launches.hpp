@@ -2,6 +2,11 @@
 
 namespace kw_emulation {
 
+KW_MACHINE void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes,
+                         void (*invoke)(void*), void* arguments, unsigned cluster = 1);
+KW_MACHINE bool register_launch_bounds(const char* kernel, unsigned threads);
+
+#if defined(KW_DEFINES_MACHINE)
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
 static struct sigaction previous_actions[sizeof(kSignals) / sizeof(*kSignals)];
 
@@ -93,8 +98,8 @@ static cudaError_t check_launch(Machine& m, const char* name, const void* kernel
   return cudaSuccess;
 }
 
-static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes, void (*invoke)(void*),
-                     void* arguments, unsigned cluster = 1) {
+KW_MACHINE void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block, size_t bytes,
+                         void (*invoke)(void*), void* arguments, unsigned cluster) {
   Machine& m = machine();
   const std::lock_guard<std::mutex> lock(m.mutex);
   read_symbols(m);
@@ -145,6 +150,12 @@ static void run_grid(const char* name, const void* kernel, dim3 grid, dim3 block
     set_error(cudaErrorLaunchFailure, (m.failure + (m.trapped ? source_line(m.trapped) : std::string())).c_str());
 }
 
+KW_MACHINE bool register_launch_bounds(const char* kernel, unsigned threads) {
+  machine().launch_bounds[kernel] = threads;
+  return true;
+}
+#endif
+
 template <typename T> struct Same { using type = T; };
 
 template <typename... Parameters>
@@ -166,11 +177,6 @@ template <typename... Parameters>
 static void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t, typename Same<Parameters>::type... values) {
   launch_clusters(name, kernel, 1, grid, block, shared_bytes, values...);
-}
-
-static inline bool register_launch_bounds(const char* kernel, unsigned threads) {
-  machine().launch_bounds[kernel] = threads;
-  return true;
 }
 
 }  // namespace kw_emulation

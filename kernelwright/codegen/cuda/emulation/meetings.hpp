@@ -2,6 +2,11 @@
 
 namespace kw_emulation {
 
+KW_MACHINE unsigned barrier_slow(bool predicate, int line);
+KW_MACHINE Fiber& meet_slow(WarpOperation operation, unsigned mask, uint64_t value, int source, int line);
+[[noreturn]] KW_MACHINE void fail_of_width(int line, int width);
+
+#if defined(KW_DEFINES_MACHINE)
 static void release_barrier(Machine& m) {
   m.barrier_result = m.predicate_count;
   m.waiting = m.predicate_count = 0;
@@ -10,7 +15,7 @@ static void release_barrier(Machine& m) {
 }
 
 // Waits for all threads of the block that have not exited; returns the number with a true predicate.
-static __attribute__((noinline)) unsigned barrier_slow(bool predicate, int line) {
+KW_MACHINE __attribute__((noinline)) unsigned barrier_slow(bool predicate, int line) {
   Machine& m = machine();
   Fiber& self = *m.current;
   if (m.waiting == 0) m.barrier_line = line;
@@ -27,6 +32,7 @@ static __attribute__((noinline)) unsigned barrier_slow(bool predicate, int line)
   }
   return m.barrier_result;
 }
+#endif
 
 // The empty assembly keeps the compiler from holding shared memory in registers across the barrier.
 static inline __attribute__((always_inline)) unsigned barrier(bool predicate, int line) {
@@ -36,6 +42,7 @@ static inline __attribute__((always_inline)) unsigned barrier(bool predicate, in
   return count;
 }
 
+#if defined(KW_DEFINES_MACHINE)
 // Completes the warp operation that lane `lane` of `warp` waits at, once every live lane of its mask waits there.
 // Returns an empty text, or what is wrong.
 static std::string complete_warp(Machine& m, unsigned warp, unsigned lane) {
@@ -74,8 +81,8 @@ static std::string complete_warp(Machine& m, unsigned warp, unsigned lane) {
 }
 
 // Meets the other lanes of `mask`; the result is in the calling fiber's `result` and `participants`.
-static __attribute__((noinline)) Fiber& meet_slow(WarpOperation operation, unsigned mask, uint64_t value, int source,
-                                                 int line) {
+KW_MACHINE __attribute__((noinline)) Fiber& meet_slow(WarpOperation operation, unsigned mask, uint64_t value,
+                                                      int source, int line) {
   Machine& m = machine();
   Fiber& self = *m.current;
   const unsigned warp = self.rank / 32, lane = self.rank % 32;
@@ -94,6 +101,11 @@ static __attribute__((noinline)) Fiber& meet_slow(WarpOperation operation, unsig
   return self;
 }
 
+[[noreturn]] KW_MACHINE void fail_of_width(int line, int width) {
+  fail(format("shuffle of line %d: width %d", line, width));
+}
+#endif
+
 static inline __attribute__((always_inline)) Fiber& meet(WarpOperation operation, unsigned mask, uint64_t value,
                                                          int source, int line) {
   asm volatile("" ::: "memory");
@@ -108,7 +120,7 @@ template <typename T>
 static inline __attribute__((always_inline)) T shuffle(Shuffle kind, unsigned mask, T value, int operand, int width,
                                                        int line) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
-  if (width < 1 || width > 32 || (width & (width - 1))) fail(format("shuffle of line %d: width %d", line, width));
+  if (width < 1 || width > 32 || (width & (width - 1))) fail_of_width(line, width);
   const int lane = static_cast<int>(machine().current->rank % 32), base = lane & ~(width - 1);
   int source = lane;
   switch (kind) {
@@ -124,6 +136,7 @@ static inline __attribute__((always_inline)) T shuffle(Shuffle kind, unsigned ma
   return value;
 }
 
+#if defined(KW_DEFINES_MACHINE)
 static std::string describe_deadlock(Machine& m) {
   std::string text = "deadlock:";
   unsigned at_barrier = 0, at_warp = 0;
@@ -167,5 +180,6 @@ static std::string describe_deadlock(Machine& m) {
   }
   return text;
 }
+#endif
 
 }  // namespace kw_emulation

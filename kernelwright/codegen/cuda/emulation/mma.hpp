@@ -6,6 +6,17 @@
 
 namespace kw_emulation {
 
+KW_MACHINE void copy_async(unsigned to, const void* from, unsigned bytes, unsigned given, int line);
+KW_MACHINE void commit_copies();
+// Waits until at most `left` of the committed groups are under way.
+KW_MACHINE void await_copies(size_t left);
+KW_MACHINE void load_matrices(unsigned (&to)[4], unsigned address, int line);
+// m16n8k16: the fragments of the PTX manual. d = a * b + d.
+KW_MACHINE void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool brain, int line);
+// m16n8k4 of float64, term by term: the order of the device is not known.
+KW_MACHINE void multiply(double (&d)[4], double a0, double a1, double b, int line);
+
+#if defined(KW_DEFINES_MACHINE)
 // Where `bytes` bytes of the block's dynamic shared memory are.
 static char* own_shared(unsigned address, unsigned bytes, const char* what, int line) {
   const Machine& m = machine();
@@ -27,7 +38,7 @@ static std::vector<Copies>& all_copies() {
 }
 static Copies& own_copies() { return all_copies()[machine().current->rank]; }
 
-static inline void copy_async(unsigned to, const void* from, unsigned bytes, unsigned given, int line) {
+KW_MACHINE void copy_async(unsigned to, const void* from, unsigned bytes, unsigned given, int line) {
   char* const place = own_shared(to, bytes, "cp.async", line);
   if (reinterpret_cast<uintptr_t>(from) % bytes) fail(format("cp.async of line %d: address %p", line, from));
   if (given > bytes) fail(format("cp.async of line %d: %u of %u bytes", line, given, bytes));
@@ -35,10 +46,9 @@ static inline void copy_async(unsigned to, const void* from, unsigned bytes, uns
   own_copies().back().push_back({place, static_cast<const char*>(from), bytes, given});
 }
 
-static inline void commit_copies() { own_copies().emplace_back(); }
+KW_MACHINE void commit_copies() { own_copies().emplace_back(); }
 
-// Waits until at most `left` of the committed groups are under way.
-static inline void await_copies(size_t left) {
+KW_MACHINE void await_copies(size_t left) {
   Copies& groups = own_copies();
   while (groups.size() - 1 > left) {
     for (const Copy& copy : groups.front()) {
@@ -74,7 +84,7 @@ static Shown* show(const char* instruction, Shown value, int line) {
   return shown[turn][warp];
 }
 
-static inline void load_matrices(unsigned (&to)[4], unsigned address, int line) {
+KW_MACHINE void load_matrices(unsigned (&to)[4], unsigned address, int line) {
   Shown own{};
   own.row = own_shared(address, 16, "ldmatrix", line);
   const Shown* const lanes = show("ldmatrix", own, line);
@@ -89,8 +99,7 @@ static inline float truncated(double x) {
                                                                                        : nearest;
 }
 
-// m16n8k16: the fragments of the PTX manual. d = a * b + d.
-static inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool brain, int line) {
+KW_MACHINE void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool brain, int line) {
   const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
   const float* const halves = half_values();
   Shown own{};
@@ -111,8 +120,7 @@ static inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, 
   }
 }
 
-// m16n8k4 of float64, term by term: the order of the device is not known.
-static inline void multiply(double (&d)[4], double a0, double a1, double b, int line) {
+KW_MACHINE void multiply(double (&d)[4], double a0, double a1, double b, int line) {
   Shown own{};
   own.exact[0] = a0, own.exact[1] = a1, own.exact[2] = b;
   const Shown* const lanes = show("mma of float64", own, line);
@@ -126,11 +134,14 @@ static const bool copies_registered = [] {
   static void (*const others)() = machine().block_begins;
   machine().block_begins = [] {
     if (others) others();
-    for (Copies& copies : all_copies())
+    for (unsigned i = 0; i < machine().threads; ++i) {  // the others have none
+      Copies& copies = all_copies()[i];
       if (copies.size() > 1 || !copies[0].empty()) copies.assign(1, {});
+    }
   };
   return true;
 }();
+#endif
 
 }  // namespace kw_emulation
 

@@ -3,12 +3,28 @@
 // ------------------------------------------------------------------------------------------ runtime functions
 // "Device" memory is the process's own; all operations are synchronous.
 
-KW_INLINE cudaError_t cudaGetLastError() {
+KW_MACHINE cudaError_t cudaGetLastError();
+KW_MACHINE cudaError_t cudaPeekAtLastError();
+// The runtime's text, followed by what the emulation knows about the last such error of this thread.
+KW_MACHINE const char* cudaGetErrorString(cudaError_t error);
+KW_MACHINE cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+namespace kw_emulation {
+KW_MACHINE int processors();
+KW_MACHINE cudaError_t set_attribute(const void* kernel, cudaFuncAttribute attribute, int value);
+}  // namespace kw_emulation
+// Of the contract's macros, below.
+KW_MACHINE const char* kw_failure(const char* where, const char* call, cudaError_t error);
+KW_MACHINE const char* kw_launch_failure(const char* where, const char* kernel, dim3 grid, dim3 block,
+                                         size_t shared_bytes, cudaError_t error);
+
+#if defined(KW_DEFINES_MACHINE)
+KW_MACHINE cudaError_t cudaGetLastError() {
   const cudaError_t error = kw_emulation::last_error;
   kw_emulation::last_error = cudaSuccess;
   return error;
 }
-KW_INLINE cudaError_t cudaPeekAtLastError() { return kw_emulation::last_error; }
+KW_MACHINE cudaError_t cudaPeekAtLastError() { return kw_emulation::last_error; }
+#endif
 static inline const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
     case cudaSuccess: return "cudaSuccess";
@@ -20,8 +36,8 @@ static inline const char* cudaGetErrorName(cudaError_t error) {
     default: return "cudaErrorUnknown";
   }
 }
-// The runtime's text, followed by what the emulation knows about the last such error of this thread.
-static inline const char* cudaGetErrorString(cudaError_t error) {
+#if defined(KW_DEFINES_MACHINE)
+KW_MACHINE const char* cudaGetErrorString(cudaError_t error) {
   const char* text = "unknown error";
   switch (error) {
     case cudaSuccess: return "no error";
@@ -36,6 +52,7 @@ static inline const char* cudaGetErrorString(cudaError_t error) {
   snprintf(kw_emulation::error_text, sizeof(kw_emulation::error_text), "%s (%s)", text, kw_emulation::detail);
   return kw_emulation::error_text;
 }
+#endif
 static inline cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 static inline cudaError_t cudaSetDevice(int device) {
   return device == 0 ? cudaSuccess : kw_emulation::set_error(cudaErrorInvalidDevice, "the emulation has one device");
@@ -69,13 +86,14 @@ static inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
                                           cudaStream_t = nullptr) {
   return cudaMemcpy(to, from, bytes, kind);
 }
+#if defined(KW_DEFINES_MACHINE)
 namespace kw_emulation {
-static int processors() {
+KW_MACHINE int processors() {
   const char* const text = getenv("KERNELWRIGHT_EMULATION_PROCESSORS");
   return text && *text ? std::max(1, atoi(text)) : 132;
 }
 }  // namespace kw_emulation
-static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+KW_MACHINE cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return kw_emulation::set_error(cudaErrorInvalidDevice, "the emulation has one device");
   switch (attribute) {  // an H200
     case cudaDevAttrMaxThreadsPerBlock: case cudaDevAttrMaxBlockDimX: case cudaDevAttrMaxBlockDimY:
@@ -100,8 +118,7 @@ static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
   }
   return cudaSuccess;
 }
-template <typename Kernel>
-static inline cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+KW_MACHINE cudaError_t kw_emulation::set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout ||
       attribute == cudaFuncAttributeNonPortableClusterSizeAllowed)
     return cudaSuccess;
@@ -113,25 +130,32 @@ static inline cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute
                              kw_emulation::kOptInShared).c_str());
   kw_emulation::Machine& m = kw_emulation::machine();
   const std::lock_guard<std::mutex> lock(m.mutex);
-  m.dynamic_limit[reinterpret_cast<const void*>(kernel)] = static_cast<size_t>(value);
+  m.dynamic_limit[kernel] = static_cast<size_t>(value);
   return cudaSuccess;
+}
+#endif
+template <typename Kernel>
+static inline cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  return kw_emulation::set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
 
 // ------------------------------------------------------------------------------------------ the contract's macros
 
-static inline const char* kw_failure(const char* where, const char* call, cudaError_t error) {
+#if defined(KW_DEFINES_MACHINE)
+KW_MACHINE const char* kw_failure(const char* where, const char* call, cudaError_t error) {
   (void)cudaGetLastError();
   snprintf(kw_emulation::failure_text, sizeof(kw_emulation::failure_text), "%s: %s failed: %s (CUDA error %d)", where,
            call, cudaGetErrorString(error), static_cast<int>(error));
   return kw_emulation::failure_text;
 }
-static inline const char* kw_launch_failure(const char* where, const char* kernel, dim3 grid, dim3 block,
-                                            size_t shared_bytes, cudaError_t error) {
+KW_MACHINE const char* kw_launch_failure(const char* where, const char* kernel, dim3 grid, dim3 block,
+                                         size_t shared_bytes, cudaError_t error) {
   snprintf(kw_emulation::launch_text, sizeof(kw_emulation::launch_text),
            "launch of %s<<<(%u, %u, %u), (%u, %u, %u), %zu>>>", kernel, grid.x, grid.y, grid.z, block.x, block.y,
            block.z, shared_bytes);
   return kw_failure(where, kw_emulation::launch_text, error);
 }
+#endif
 static inline dim3 kw_extent(dim3 extent) { return extent; }
 static inline dim3 kw_extent(long long extent) {
   return dim3(extent > 0 && extent <= 2147483647LL ? static_cast<unsigned>(extent) : 0u);

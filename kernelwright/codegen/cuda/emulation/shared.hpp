@@ -1,5 +1,6 @@
 // Shared memory: which variables are in it, its poison, and the canaries around its dynamic part.
 
+#if defined(KW_DEFINES_MACHINE)
 namespace kw_emulation {
 
 // Reads the library's own symbol table: tagged function-local thread_local variables are the __shared__ ones.
@@ -111,3 +112,4 @@ static long damaged_canary(Machine& m, unsigned block) {
 }
 
 }  // namespace kw_emulation
+#endif

@@ -7,9 +7,49 @@
 
 namespace kw_emulation {
 
+// Eight bytes in shared memory. The tag (2) tells a barrier from the NaNs that shared memory holds at first.
+struct Phases {
+  uint64_t tag : 2, phase : 1, pending : 20, expected : 20, bytes : 21;  // bytes + 2^20 are still to come
+};
+static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
+
+struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier, value = 0; };  // from nowhere: a value
+struct Product {
+  float* sums;
+  uint64_t a, b;
+  bool add, brain;
+  unsigned columns;
+  bool own = false;           // the first operand is in registers, not at `a`
+  std::array<unsigned, 4> registers{};
+};
+
+KW_MACHINE unsigned shared_address(const void* pointer);
+// Position of the calling thread's block in its cluster.
+KW_MACHINE unsigned cluster_rank();
+// Where `bytes` bytes of the dynamic shared memory of a block of the cluster are.
+KW_MACHINE char* cluster_pointer(unsigned block, unsigned address, size_t bytes, unsigned alignment, const char* what);
+KW_MACHINE Phases& phases(unsigned block, unsigned barrier, bool fresh = false);
+KW_MACHINE void barrier_init(unsigned barrier, unsigned arrivals);
+KW_MACHINE void barrier_arrive(unsigned block, unsigned barrier, unsigned bytes);
+KW_MACHINE void barrier_wait(unsigned barrier, unsigned parity);
+// A copy begins. It arrives when somebody waits for it.
+KW_MACHINE void under_way(const BulkCopy& copy);
+KW_MACHINE void bulk_copy(unsigned block, unsigned to, const void* from, unsigned bytes, unsigned barrier);
+// Marks in global memory, which threads wait for; values with a tag in the upper half of their eight bytes.
+KW_MACHINE void mark(unsigned* place, unsigned value);
+KW_MACHINE void await(const unsigned* place, unsigned value);
+KW_MACHINE void tagged(unsigned long long* place, unsigned long long word);
+KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag);
+KW_MACHINE void named_barrier(unsigned number, unsigned threads);
+KW_MACHINE void wgmma_fence();
+KW_MACHINE void wgmma(const Product& product);
+KW_MACHINE void wgmma_commit();
+KW_MACHINE void wgmma_wait(unsigned left);
+
+#if defined(KW_DEFINES_MACHINE)
 constexpr unsigned kSharedBase = 1024;  // address of the first byte of dynamic shared memory, as on a device
 
-static unsigned shared_address(const void* pointer) {
+KW_MACHINE unsigned shared_address(const void* pointer) {
   Machine& m = machine();
   const ptrdiff_t offset = static_cast<const char*>(pointer) - m.dynamic_data;
   if (offset < 0 || static_cast<size_t>(offset) > m.dynamic_bytes)
@@ -17,11 +57,9 @@ static unsigned shared_address(const void* pointer) {
   return kSharedBase + static_cast<unsigned>(offset);
 }
 
-// Position of the calling thread's block in its cluster.
-static unsigned cluster_rank() { return machine().current->rank / machine().block_threads; }
+KW_MACHINE unsigned cluster_rank() { return machine().current->rank / machine().block_threads; }
 
-// Where `bytes` bytes of the dynamic shared memory of a block of the cluster are.
-static char* cluster_pointer(unsigned block, unsigned address, size_t bytes, unsigned alignment, const char* what) {
+KW_MACHINE char* cluster_pointer(unsigned block, unsigned address, size_t bytes, unsigned alignment, const char* what) {
   Machine& m = machine();
   if (block >= m.cluster) fail(format("%s in block %u of a cluster of %u", what, block, m.cluster));
   if (address % alignment) fail(format("%s at shared address %u, which is no multiple of %u", what, address, alignment));
@@ -38,22 +76,8 @@ static char* shared_pointer(unsigned address, size_t bytes, unsigned alignment, 
 
 // ---------------------------------------------------------------------------------------- barriers with phases
 
-// Eight bytes in shared memory. The tag (2) tells a barrier from the NaNs that shared memory holds at first.
-struct Phases {
-  uint64_t tag : 2, phase : 1, pending : 20, expected : 20, bytes : 21;  // bytes + 2^20 are still to come
-};
-static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
 constexpr uint64_t kNoBytes = 1u << 20;
 
-struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier, value = 0; };  // from nowhere: a value
-struct Product {
-  float* sums;
-  uint64_t a, b;
-  bool add, brain;
-  unsigned columns;
-  bool own = false;           // the first operand is in registers, not at `a`
-  std::array<unsigned, 4> registers{};
-};
 struct Products {
   std::vector<Product> open;               // not committed yet
   std::vector<std::vector<Product>> groups;
@@ -69,13 +93,13 @@ static TensorState& tensor_state() {
   return *instance;
 }
 
-static Phases& phases(unsigned block, unsigned barrier, bool fresh = false) {
+KW_MACHINE Phases& phases(unsigned block, unsigned barrier, bool fresh) {
   Phases& state = *reinterpret_cast<Phases*>(cluster_pointer(block, barrier, 8, 8, "a barrier"));
   if (!fresh && state.tag != 2) fail(format("the barrier at shared address %u was not initialised", barrier));
   return state;
 }
 
-static void barrier_init(unsigned barrier, unsigned arrivals) {
+KW_MACHINE void barrier_init(unsigned barrier, unsigned arrivals) {
   if (arrivals < 1 || arrivals >= 1u << 20) fail(format("a barrier for %u arrivals", arrivals));
   phases(cluster_rank(), barrier, true) = Phases{2, 0, arrivals, arrivals, kNoBytes};
 }
@@ -96,7 +120,7 @@ static void barrier_turn(unsigned block, unsigned barrier, Phases& state) {
     if (waits_for(m, i, block, barrier)) m.fibers[i]->state = State::ready;
 }
 
-static void barrier_arrive(unsigned block, unsigned barrier, unsigned bytes) {
+KW_MACHINE void barrier_arrive(unsigned block, unsigned barrier, unsigned bytes) {
   Phases& state = phases(block, barrier);
   if (!state.pending) fail(format("one arrival too many at the barrier at shared address %u", barrier));
   if (bytes >= kNoBytes) fail(format("a barrier cannot expect %u bytes", bytes));
@@ -121,15 +145,14 @@ static void arrive_copies(unsigned block, unsigned barrier) {
   }
 }
 
-// A copy begins. It arrives when somebody waits for it.
-static void under_way(const BulkCopy& copy) {
+KW_MACHINE void under_way(const BulkCopy& copy) {
   tensor_state().copies.push_back(copy);
   const Machine& m = machine();
   for (unsigned i = 0; i < m.threads; ++i)
     if (waits_for(m, i, copy.block, copy.barrier)) return arrive_copies(copy.block, copy.barrier);
 }
 
-static void bulk_copy(unsigned block, unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+KW_MACHINE void bulk_copy(unsigned block, unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   if (bytes == 0 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16)
     fail(format("a bulk copy of %u bytes from %p: both are to be multiples of 16", bytes, from));
   cluster_pointer(block, to, bytes, 16, "a bulk copy");
@@ -137,7 +160,7 @@ static void bulk_copy(unsigned block, unsigned to, const void* from, unsigned by
   under_way({block, to, from, bytes, barrier});
 }
 
-static void barrier_wait(unsigned barrier, unsigned parity) {
+KW_MACHINE void barrier_wait(unsigned barrier, unsigned parity) {
   Machine& m = machine();
   const unsigned block = cluster_rank();
   for (;;) {
@@ -150,7 +173,6 @@ static void barrier_wait(unsigned barrier, unsigned parity) {
   }
 }
 
-// Marks in global memory, which threads wait for.
 template <typename T>
 static void put_mark(T* place, T value) {
   Machine& m = machine();
@@ -158,9 +180,9 @@ static void put_mark(T* place, T value) {
   m.marked = true;
 }
 
-static void mark(unsigned* place, unsigned value) { put_mark(place, value); }
+KW_MACHINE void mark(unsigned* place, unsigned value) { put_mark(place, value); }
 
-static void await(const unsigned* place, unsigned value) {
+KW_MACHINE void await(const unsigned* place, unsigned value) {
   Machine& m = machine();
   while (*static_cast<const volatile unsigned*>(place) < value) {
     m.current->state = State::at_mark;
@@ -168,10 +190,9 @@ static void await(const unsigned* place, unsigned value) {
   }
 }
 
-// Values with a tag in the upper half of their eight bytes.
-static void tagged(unsigned long long* place, unsigned long long word) { put_mark(place, word); }
+KW_MACHINE void tagged(unsigned long long* place, unsigned long long word) { put_mark(place, word); }
 
-static float await_tagged(const unsigned long long* place, unsigned tag) {
+KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag) {
   for (;;) {
     const unsigned long long word = *static_cast<const volatile unsigned long long*>(place);
     if (word >> 32 == tag) {
@@ -185,7 +206,7 @@ static float await_tagged(const unsigned long long* place, unsigned tag) {
   }
 }
 
-static void named_barrier(unsigned number, unsigned threads) {
+KW_MACHINE void named_barrier(unsigned number, unsigned threads) {
   Machine& m = machine();
   const unsigned block = cluster_rank();
   if (number < 1 || number > 15 || threads % 32 || !threads)
@@ -285,13 +306,21 @@ static void multiply(const Product& p, size_t number) {
   }
 }
 
-static __attribute__((noinline)) void wgmma(const Product& product) {
+KW_MACHINE void wgmma_fence() { my_products().fenced = true; }
+
+KW_MACHINE __attribute__((noinline)) void wgmma(const Product& product) {
   Products& mine = my_products();
   if (!mine.fenced) fail("a product without a fence between it and what wrote its registers");
   mine.open.push_back(product);
 }
 
-static __attribute__((noinline)) void wgmma_wait(unsigned left) {
+KW_MACHINE void wgmma_commit() {
+  Products& mine = my_products();
+  mine.groups.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+
+KW_MACHINE __attribute__((noinline)) void wgmma_wait(unsigned left) {
   Products& mine = my_products();
   while (mine.groups.size() > left) {
     const std::vector<Product>& group = mine.groups.front();
@@ -310,18 +339,19 @@ static const bool tensor_registered = [] {
     TensorState& state = tensor_state();
     state.copies.clear();
     state.named_arrived = {};
-    for (Products& products : state.products) products = Products{};
+    for (unsigned i = 0; i < machine().threads; ++i) state.products[i] = Products{};  // the others have none
   };
   machine().block_ends = []() -> std::string {
     const TensorState& state = tensor_state();
     if (!state.copies.empty()) return format("it ends with %zu bulk copies on their way", state.copies.size());
-    for (unsigned i = 0; i < kMostThreads; ++i)
+    for (unsigned i = 0; i < machine().threads; ++i)
       if (!state.products[i].open.empty() || !state.products[i].groups.empty())
         return format("thread %u ends without waiting for its products", i);
     return {};
   };
   return true;
 }();
+#endif
 
 }  // namespace kw_emulation
 
@@ -367,12 +397,8 @@ static inline void kw_registers_more() { static_assert(COUNT % 8 == 0 && COUNT >
 static inline unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
   return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
 }
-static inline void kw_wgmma_fence() { kw_emulation::my_products().fenced = true; }
-static inline void kw_wgmma_commit() {
-  kw_emulation::Products& mine = kw_emulation::my_products();
-  mine.groups.push_back(std::move(mine.open));
-  mine.open.clear();
-}
+static inline void kw_wgmma_fence() { kw_emulation::wgmma_fence(); }
+static inline void kw_wgmma_commit() { kw_emulation::wgmma_commit(); }
 // The warp's lanes go on together, as the instruction demands.
 template <int LEFT>
 static inline void kw_wgmma_wait() {
