@@ -25,6 +25,8 @@ AS_GIVEN = "as given"
 
 Transform = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 Placing = Callable[[torch.Tensor, int, torch.Generator], torch.Tensor]
+#: Rows from which on a matrix whose one half is zero counts as triangular: of a smaller one that may be chance.
+_LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ class Distribution:
     costs_digits: bool = False
     place: Placing | None = None
 
-    def apply(self, inputs: Any, seed: int, along: Mapping[str, int] | None = None) -> Any:
+    def apply(self, inputs: Any, seed: int, along: Mapping[str, int] | None = None, triangular: bool = False) -> Any:
         """Return nested ``inputs`` with this distribution in every floating tensor; others are cloned.
 
         ``along``: where values depend on where they stand, the axes of the tensors that have it, by their paths (root
-        "input"). Deterministic for a seed, device and torch version; PyTorch's global random state is not touched.
+        "input"). ``triangular``: matrices of which one half is zero keep that half. Deterministic for a seed, device
+        and torch version; PyTorch's global random state is not touched.
         """
         generators: dict[torch.device, torch.Generator] = {}
 
@@ -64,9 +67,24 @@ class Distribution:
                     return self.place(wide, axis, generators[tensor.device])
                 return self.transform(wide, generators[tensor.device])
 
-            return changed(tensor, drawn)
+            half = zero_half(tensor) if triangular else None
+            found = changed(tensor, drawn)
+            return found if half is None else changed(found, torch.tril if half == ABOVE else torch.triu)
 
         return map_paths(inputs, change, "input")
+
+
+#: Where a triangular matrix is zero, from its diagonal.
+ABOVE, BELOW = "above", "below"
+
+
+def zero_half(tensor: torch.Tensor) -> str | None:
+    """The half in which a matrix, or all of a batch of them, is zero; None where both halves or none are."""
+    if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2] or tensor.shape[-1] < _LEAST_ROWS \
+            or not tensor.dtype.is_floating_point or tensor.layout != torch.strided or 0 in tensor.stride()[-2:]:
+        return None
+    above, below = (bool(half(tensor.detach(), by).any()) for half, by in ((torch.triu, 1), (torch.tril, -1)))
+    return None if above is below else BELOW if above else ABOVE
 
 
 def squares_leave_range(inputs: Any) -> bool:

@@ -23,7 +23,7 @@ _EARLIER = 10_007
 def inputs_of(plan: TrialPlan, make_inputs: Callable[[int], Sequence[Any]], seed: int | None = None) -> list[Any]:
     """A trial's inputs; ``seed``: those of another draw instead."""
     seed = plan.seed if seed is None else seed
-    found = DISTRIBUTIONS[plan.distribution].apply(list(make_inputs(seed)), seed, dict(plan.along))
+    found = DISTRIBUTIONS[plan.distribution].apply(list(make_inputs(seed)), seed, dict(plan.along), plan.triangular)
     changes = {change.name: change for change in plan.opened if is_input(change.name)}
     if not changes:
         return found

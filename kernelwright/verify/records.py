@@ -117,7 +117,7 @@ class TrialPlan:
 
     ``along``: of a distribution whose values depend on where they stand, the inputs (paths as of `flatten` with the
     root "input") or, where none decides, the parameters that have it, and along which axis. ``opened``: what changes in
-    parameters so that a recurrence keeps its state.
+    parameters so that a recurrence keeps its state. ``triangular``: matrices that the problem makes triangular stay so.
     """
 
     seed: int
@@ -125,6 +125,7 @@ class TrialPlan:
     redrawn_parameters: bool = False
     along: tuple[tuple[str, int], ...] = ()
     opened: tuple[Opened, ...] = ()
+    triangular: bool = False
 
     @property
     def changes_parameters(self) -> bool:

@@ -16,6 +16,7 @@ from kernelwright.judge.check.by_rules import judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
+from kernelwright.judge.check.narrower import on_triangular, told_apart
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
 from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
 from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, loses_range, precision_class
@@ -222,7 +223,9 @@ class Checker:
             misfit = find_misfit(model, remote, self.problem.source)
             made = _Made(otherwise_made(self.fixed, remote), misfit, own_state(model, remote, misfit, self.fixed))
             del model
-            certificate = seconds.during("check", lambda: self._certified(remote, self._plan()))
+            certificate = seconds.during("check", lambda: told_apart(
+                lambda plan, begun: self._certified(remote, plan, begun), self._plan(),
+                self._certified(remote, self._plan())))
             if worker.failure is not None:
                 return replace(failed(result, worker.failure, text), certificate=certificate)
             result = replace(result, certificate=certificate, allclose=plain_allclose(certificate),
@@ -287,6 +290,14 @@ class Checker:
     def _judged(self, result: CandidateResult, remote: RemoteCandidate, certificate: Certificate, seconds: Seconds,
                 made: _Made) -> CandidateResult:
         """What the check's outcome means."""
+        certified = lambda plan, begun: self._certified(remote, plan, begun)  # noqa: E731
+        if not certificate.passed and not remote.launch_errors and (narrower := seconds.during(
+                "check", lambda: on_triangular(certified, self._plan(), self.problem, self.profile.seed, certificate))
+                ) is not None:
+            certificate, limit = narrower
+            result = replace(result, certificate=certificate, allclose=plain_allclose(certificate),
+                             precision=precision_class(certificate))
+            made = replace(made, more=limit)
         if not certificate.passed:
             if remote.launch_errors:
                 return never_launched(result, remote.launch_errors)
@@ -370,7 +381,8 @@ class Checker:
         worker = remote.link.worker
         distribution = self.profile.varying[0] if self.profile.varying else AS_GIVEN
         loads = made.own is None or made.own.loads
-        tried = [v for v in variants(self.problem, self.profile.seed, distribution)
+        triangular = result.certificate is not None and any(t.plan.triangular for t in result.certificate.trials)
+        tried = [v for v in variants(self.problem, self.profile.seed, distribution, triangular)
                  if loads or not v.changes_parameters]
         checked = seconds.during("check", lambda: check_variants(
             self._make_model, remote, self.problem, tried, tolerance, self.budget.variants, both_alive=False,

@@ -22,11 +22,13 @@ from kernelwright.verify.tolerance import Tolerance
 __all__ = ["Variant", "VariantResult", "check_variants", "variants"]
 
 
-def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN) -> list[Variant]:
+def variants(problem: Problem, seed: int, distribution: str = AS_GIVEN, triangular: bool = False) -> list[Variant]:
     """The variants of a problem, those that gate first and the one that may end a process last. ``distribution``: the
-    inputs of sequences, of which other draws should give other results (`ProblemProfile.varying`)."""
+    inputs of sequences, of which other draws should give other results (`ProblemProfile.varying`). ``triangular``: as
+    of a `TrialPlan`."""
     def drawn(offset: int, kind: str = distribution) -> Inputs:
-        return lambda: DISTRIBUTIONS[kind].apply(problem.make_inputs(seed + offset), seed + offset)
+        return lambda: DISTRIBUTIONS[kind].apply(
+            problem.make_inputs(seed + offset), seed + offset, triangular=triangular)
 
     first, second = drawn(101), drawn(102)
     found = [
