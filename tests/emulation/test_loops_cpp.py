@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from math import inf, isinf, isnan, nan
+from math import inf, isinf, isnan, nan, pi
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from exact_functions import erfcx
 from loop_cases import LoopCase, call, cases, kernel_of, load, softmax_parts, store
 
+from kernelwright.codegen.cpp.expressions import ANGULAR
 from kernelwright.codegen.cpp.loops.generate import generate
 from kernelwright.codegen.cpp.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
@@ -221,6 +222,13 @@ def reference(name: str, arguments: list[torch.Tensor]) -> torch.Tensor:
     return FUNCTIONS[name].reference(*arguments, *extra).double()
 
 
+_TURNS = (torch.arange(-81, 82) * (pi / 2)).float().view(torch.int32)
+#: Floats beside the multiples of pi/2 up to 128, and others up to there; both zeros.
+NEAR = torch.cat([(_TURNS[:, None] + torch.arange(-50, 51, dtype=torch.int32)).view(torch.float32).flatten(),
+                  torch.linspace(-128, 128, 9999), torch.tensor([0.0, -0.0, 1e-30, -1e-30])])
+NEAR = NEAR[NEAR.abs() <= 128]
+
+
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
     """Function and type to a library, its source and arguments."""
@@ -244,6 +252,9 @@ def functions(tmp_path_factory):
             store(0, (1,), Apply("pow", (load(0, 1), Constant(float(power)))))], inputs=(compute,), outputs=(compute,),
             compute=compute)
         sources[power, compute] = generate(kernel, f"power{power}_{compute}")
+    for name in ANGULAR:
+        sources[name, "near"] = generate(
+            kernel_of((NEAR.numel(),), (), outer_stores=[store(0, (1,), Apply(name, (load(0, 1),)))]), f"{name}_near")
     library = build(list(sources.values()), tmp_path_factory.mktemp("functions"), "functions")
     return library, sources, given
 
@@ -272,6 +283,19 @@ def test_scalar_function_in_float(name: str, functions) -> None:
     assert error[worst] <= bound, (
         f"{name}{point} = {result[worst]}, expected {rounded[worst]}: {error[worst]:.3g} ulp"
     )
+
+
+@pytest.mark.parametrize("name", ANGULAR)
+def test_angles_of_usual_size(name: str, functions) -> None:
+    """Those of a strip without large ones are reduced in float32: also beside multiples of pi/2 no digit is lost."""
+    library, sources, _ = functions
+    result = torch.empty_like(NEAR)
+    launch(library, sources[name, "near"], [NEAR, result])
+    expected = getattr(torch, name)(NEAR.double())
+    size = expected.abs().float()
+    error = (result.double() - expected).abs() / (torch.nextafter(size, torch.tensor(inf)).double() - size.double())
+    assert float(error.max()) <= (2.6 if name == "tan" else 0.9), NEAR[error.argmax()]
+    assert torch.equal(result.signbit(), expected.signbit())
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

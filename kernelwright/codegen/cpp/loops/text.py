@@ -231,7 +231,7 @@ def lane_loop(
             return plain_loop(load_text, begin, end, start, around)
         found = around.nested(prefix, "std::false_type{}")
         lines = [*start, *found.define(turned, load_text),
-                 *(f"far |= kw_far({found.text(angle)});" for angle in turned)]
+                 *(f"far |= kw_reach({found.text(angle)});" for angle in turned)]
         head = f"for (int64_t {variable} = strip; {variable} < edge; ++{variable})"
         return braces(f"for (int64_t strip = {begin}; strip < {end}; strip += {RUN})", [
             f"const int64_t edge = strip + {RUN} < {end} ? strip + {RUN} : {end};",
@@ -241,7 +241,9 @@ def lane_loop(
             *braces("const auto angles = [&](auto far)", plain_loop(load_text, "strip", "edge", start, around,
                                                                     "far"))[:-1],
             "};",
-            "if (far) angles(std::true_type{}); else angles(std::false_type{});",
+            "if (far == 0) angles(kw_near{});",
+            "else if (far == 1) angles(std::false_type{});",
+            "else angles(std::true_type{});",
         ])
 
     def plain_loop(load_text: Callable[[Load], str], begin: str, end: str, start: Sequence[str], around: Scope,

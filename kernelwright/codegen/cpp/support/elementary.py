@@ -24,6 +24,9 @@ static inline float kw_copysign(float x, float y) { return std::copysign(x, y); 
 static inline double kw_copysign(double x, double y) { return std::copysign(x, y); }
 """
 ELEMENTARY_SNIPPETS["kw_tan"] = """\
+static inline float kw_tan(float x, kw_near) {
+  return x == 0.0f ? x : kw_quadrant_near(x, 0) / kw_quadrant_near(x, 1);
+}
 static inline float kw_tan(float x, std::false_type) { return x == 0.0f ? x : kw_quadrant(x, 0) / kw_quadrant(x, 1); }
 static inline float kw_tan(float x, std::true_type = {}) {
   return kw_far(x) || x != x ? float(std::tan(double(x))) : kw_tan(x, std::false_type{});

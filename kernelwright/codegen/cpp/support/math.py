@@ -240,14 +240,38 @@ static inline float kw_quadrant(float x, int64_t turn) {
   return float((quadrant & 2) ? -value : value);
 }
 """
+FUNCTION_SNIPPETS["kw_quadrant_near"] = """\
+// The same of |x| <= 128 in single precision. The first part of pi/2 leaves an exact rest, and so does the second, of
+// 16 bits, where little is left; what rounding takes elsewhere, and the third part, is added to the polynomials, as is
+// what rounding takes from 1 - z / 2.
+static inline float kw_quadrant_near(float x, int32_t turn) {
+  const float shifted = std::fma(x, 0.63661977236758134308f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  const float rest = std::fma(-n, 1.5707963705062866f, x);
+  const float r = std::fma(-n, -4.3711224861908704e-08f, rest);
+  const float low = std::fma(-n, -4.3711224861908704e-08f, rest - r) + n * 1.6513995574653217e-13f;
+  const int32_t quadrant = kw_bits(shifted) + turn;
+  const float z = r * r, half = 0.5f * z, top = 1.0f - half;
+  const float sine = r + (r * z * (-0.166666666416265235595f + z * (0.0083333293858894631756f
+      + z * (-0.000198393348360966317347f + z * 0.0000027183114939898219064f))) + low);
+  const float cosine = top + (((1.0f - top) - half) + (z * z * (4.166664568298827e-2f
+      + z * (-1.388731625493765e-3f + z * 2.443315711809948e-5f)) - r * low));
+  return kw_float(kw_bits(kw_select(quadrant & 1, cosine, sine)) ^ ((quadrant & 2) << 30));
+}
+"""
 FUNCTION_SNIPPETS["kw_far"] = """\
 // Whether an angle needs more digits of pi than kw_quadrant has. A loop that has found no such angle says so to
-// kw_sin and kw_cos by std::false_type, and is vectorised.
+// kw_sin and kw_cos by std::false_type, one that has found none beyond kw_quadrant_near by kw_near; it is vectorised.
 static inline bool kw_far(float x) { return std::abs(x) > 1e15f; }
 static inline bool kw_far(double) { return false; }
+struct kw_near {};
+static inline int32_t kw_reach(float x) {
+  return int32_t(std::abs(x) > 128.0f) | int32_t(std::abs(x) > 1e15f) << 1;
+}
 """
 for _name, _turn, _near in (("sin", 0, "x == 0.0f ? x : "), ("cos", 1, "")):
     FUNCTION_SNIPPETS[f"kw_{_name}"] = f"""\
+static inline float kw_{_name}(float x, kw_near) {{ return {_near}kw_quadrant_near(x, {_turn}); }}
 static inline float kw_{_name}(float x, std::false_type) {{ return {_near}kw_quadrant(x, {_turn}); }}
 static inline float kw_{_name}(float x, std::true_type = {{}}) {{
   return kw_far(x) || x != x ? float(std::{_name}(double(x))) : kw_{_name}(x, std::false_type{{}});
