@@ -109,7 +109,8 @@ def _prepare_header(
     """
     precompiled = header.with_name(header.name + ".gch")
     with contextlib.suppress(FileNotFoundError):
-        os.utime(precompiled)  # in use
+        for kept in (_machine(header), precompiled):
+            os.utime(kept)  # in use
         return
     copy = build / "emulation.hpp"
     copy.write_text(text)
