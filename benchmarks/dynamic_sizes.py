@@ -2,12 +2,13 @@
 
     python benchmarks/dynamic_sizes.py                  a table
     python benchmarks/dynamic_sizes.py --results FILE   as JSON lines, too, each with device, versions, date and command
+    python benchmarks/dynamic_sizes.py --only TEXT      of the models whose names have it
 
-Each model has one file for batches of 1 to 64, made with an example of 8, and a file for each size in the table. All of
-a size are called in turn in one process, in rounds of calls in a row that are waited for; ``speed`` is the time of the
-file for the size alone over that of the file for all, its median and quartiles over rounds; ``extra`` the difference of
-the medians of a call. Both are held against eager before. No clock takes kernels out of a file, so that all have the
-same ones.
+Each model has one file for batches of 1 to 64, made with an example of 8, and a file for each size in the table. Both
+files of a size are called in turn in one process, each first in every other round, in rounds of calls in a row that are
+waited for; ``speed`` is the time of the file for the size alone over that of the file for all, its median and quartiles
+over rounds; ``extra`` the difference of the medians of a call. Both are held against eager before. No clock takes
+kernels out of a file, so that all have the same ones.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from kernelwright.roofline.peaks import current_device  # noqa: E402
 
 LOW, HIGH, EXAMPLE = 1, 64, 8
 SIZES = (1, 8, 33, 64)
-_ROUNDS, _ROUND_SECONDS = 31, 0.05
+# Many short rounds: other programs then disturb few of them, which does not move the median.
+_ROUNDS, _ROUND_SECONDS = 301, 0.004
 
 
 class Softmax(nn.Module):
@@ -90,7 +92,11 @@ def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, 
     for module in (several, alone):
         torch.testing.assert_close(module(x), model(x), rtol=1e-4, atol=1e-5)
     count = max(1, int(_ROUND_SECONDS / calls(alone, x, 3)))
-    rounds = [(calls(alone, x, count), calls(several, x, count)) for _ in range(_ROUNDS)][1:]
+    rounds = []
+    for number in range(_ROUNDS):
+        order = (alone, several)[::1 if number % 2 else -1]
+        rounds.append(tuple(calls(module, x, count) for module in order)[::1 if number % 2 else -1])
+    rounds = rounds[1:]
     assert not several.why() and not alone.why()
     low, middle, high = statistics.quantiles([one / other for one, other in rounds], n=4)
     one, other = (statistics.median(times) for times in zip(*rounds, strict=True))
@@ -101,6 +107,7 @@ def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
+    parser.add_argument("--only", default="", help="a part of the names of the models that are timed")
     options = parser.parse_args()
     selection.is_slower = lambda timing: False
     tuned.losing_regions = lambda plan, times, *, clearly=False: {}
@@ -110,7 +117,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     torch.manual_seed(0)
     with torch.no_grad():
-        for name, (make, shape) in MODELS.items():
+        for name, (make, shape) in ((n, m) for n, m in MODELS.items() if options.only in n):
             model = make().eval()
             argument = next(iter(inspect.signature(model.forward).parameters))
             several = made(model, torch.randn(EXAMPLE, *shape), {argument: {0: (LOW, HIGH)}})

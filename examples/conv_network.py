@@ -22,8 +22,12 @@ class Model(nn.Module):
         return self.classify(x.mean(dim=(2, 3)))
 
 
+batch_size, size = 32, 128
+TINY = {"batch_size": 2, "size": 32}  # for --tiny
+
+
 def get_inputs():
-    return [torch.rand(32, 3, 128, 128)]
+    return [torch.rand(batch_size, 3, size, size)]
 
 
 def get_init_inputs():

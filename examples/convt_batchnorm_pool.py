@@ -24,6 +24,7 @@ class Model(nn.Module):
 batch_size = 16
 in_channels, out_channels, kernel_size = 64, 128, 5
 depth, height, width = 16, 32, 32
+TINY = {"batch_size": 2, "in_channels": 8, "out_channels": 8, "depth": 4, "height": 8, "width": 8}  # for --tiny
 
 
 def get_inputs():

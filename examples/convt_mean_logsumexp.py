@@ -25,6 +25,7 @@ batch_size = 16
 in_channels, out_channels, kernel_size = 64, 128, 3
 height, width = 512, 512
 bias_shape = (out_channels, 1, 1)
+TINY = {"batch_size": 2, "height": 16, "width": 16}  # for --tiny
 
 
 def get_inputs():

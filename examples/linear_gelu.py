@@ -17,6 +17,7 @@ class Model(nn.Module):
 
 batch_size = 4096
 in_features, out_features = 2048, 4096
+TINY = {"batch_size": 32, "in_features": 64, "out_features": 128}  # for --tiny
 
 
 def get_inputs():

@@ -12,6 +12,7 @@ class Model(nn.Module):
 
 
 size = 2048
+TINY = {"size": 64}  # for --tiny
 
 
 def get_inputs():

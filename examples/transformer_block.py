@@ -20,9 +20,13 @@ class Model(nn.Module):
         return x + self.dropout(self.contract(hidden))
 
 
+batch_size, length, features, hidden = 32, 256, 512, 2048
+TINY = {"batch_size": 2, "length": 16, "features": 32, "hidden": 64}  # for --tiny
+
+
 def get_inputs():
-    return [torch.randn(32, 256, 512)]
+    return [torch.randn(batch_size, length, features)]
 
 
 def get_init_inputs():
-    return [512, 2048, 0.0]
+    return [features, hidden, 0.0]

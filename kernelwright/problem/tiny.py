@@ -21,7 +21,7 @@ def apply_tiny(module: ModuleType, text: str, path: Path) -> str:
     """
     values: Any = vars(module).get(NAME)
     if not isinstance(values, dict) or not values:
-        raise TinyUnusable(where=place(path), path=path, found="it defines no such dictionary" if values is None
+        raise TinyUnusable(where=place(path), path=path, found="it defines no dictionary TINY" if values is None
                            else f"it is {type(values).__name__} {values!r}"[:200])
     lines = []
     for name, value in values.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from kernelwright import errors
 from kernelwright.emit.model_source import extract_model_source
@@ -56,9 +57,20 @@ def test_without_the_option_nothing_changes(tmp_path):
 
 
 @pytest.mark.parametrize("tiny, found", [
-    ("", "defines no such dictionary"), ("TINY = [4]", "it is list"), ("TINY = {}", "it is dict"),
+    ("", "defines no dictionary TINY"), ("TINY = [4]", "it is list"), ("TINY = {}", "it is dict"),
     ('TINY = {"widht": 4}', "names 'widht'"), ('TINY = {"width": torch.ones(2)}', "no literal")])
 def test_what_is_no_usable_dictionary_is_a_coded_error(tmp_path, tiny, found):
     with pytest.raises(errors.TinyUnusable, match=found) as caught:
         load(tmp_path, tiny, tiny=True)
     assert caught.value.code == "KW119"
+
+
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), ROOT / "examples" / "tutorials" / "gated_pool.py"])
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_all_examples_can_be_tiny(example: Path) -> None:
+    problem = load_problem(example, device="cpu", tiny=True)
+    inputs = problem.make_inputs(0)
+    problem.make_model(0)(*inputs)
+    assert sum(x.numel() for x in inputs) < 100_000
