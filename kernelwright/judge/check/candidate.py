@@ -35,6 +35,7 @@ from kernelwright.judge.diagnose.words import (
     merge,
     not_repeatable,
     reason,
+    says_parameters,
     weight,
 )
 from kernelwright.judge.efforts import BUDGETS, Budget, Deadline, Seconds
@@ -221,7 +222,10 @@ class Checker:
                 worker, self.problem, self.profile.seed, training))
             model = self._make_model()
             misfit = find_misfit(model, remote, self.problem.source)
-            made = _Made(otherwise_made(self.fixed, remote), misfit, own_state(model, remote, misfit, self.fixed))
+            own = own_state(model, remote, misfit, self.fixed)
+            if misfit is not None and own is not None and own.holds:  # its results are not those of other parameters
+                misfit = replace(misfit, evidence={**misfit.evidence, "held": True})
+            made = _Made(otherwise_made(self.fixed, remote), misfit, own)
             del model
             certificate = seconds.during("check", lambda: told_apart(
                 lambda plan, begun: self._certified(remote, plan, begun), self._plan(),
@@ -424,7 +428,7 @@ class Checker:
         if misfit is None:
             return found
         # Values of other parameters say nothing, unless what is wrong with them reproduces the output.
-        first = not misfit.evidence["loads"] and not any(weight(f) >= TELLING for f in found if f.source == "run")
+        first = says_parameters(misfit) and not any(weight(f) >= TELLING for f in found if f.source == "run")
         return [misfit, *found] if first else [*found, misfit]
 
     def _explanations(self, certificate: Certificate, remote: RemoteCandidate, deadline: Deadline,

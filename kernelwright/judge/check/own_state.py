@@ -65,6 +65,11 @@ class OwnState:
         """Whether the model's parameters can be written into it by name."""
         return not self.lacked
 
+    @property
+    def holds(self) -> bool:
+        """Whether all that it lacks by name stands in tensors of its own, with the values that the seed gives."""
+        return all(self.copies.get(name) for name in self.lacked if not name.endswith("num_batches_tracked"))
+
     def limit(self) -> str:
         """In words, what limits a candidate with it that is right."""
         if self.loads:

@@ -138,6 +138,12 @@ def not_repeatable(trial: Trial) -> Finding:
                    "is not written in every call, and for a race")
 
 
+def says_parameters(finding: Finding) -> bool:
+    """Whether a candidate's parameters are others than the model's, as they neither load nor were made the same, so
+    that its results say nothing else."""
+    return finding.kind == "state-dict" and not finding.evidence["loads"] and not finding.evidence.get("held")
+
+
 def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
     """The verdict code for a certificate and what diagnosis found about its failing trial.
 
@@ -163,7 +169,7 @@ def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
     for kind, verdict in _FORMS:
         if kind in forms:
             return verdict
-    if best is not None and best.kind == "state-dict" and not best.evidence["loads"]:
+    if best is not None and says_parameters(best):
         return "WRONG-PARAMETERS"
     effect = _effect(kinds, outputs, found, best)
     if effect is not None:

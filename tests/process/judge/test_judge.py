@@ -141,8 +141,10 @@ def test_a_verdict_alone_is_the_same_verdict(folder, judged):
     for found, usual in zip(alone.candidates, judged.candidates, strict=True):
         assert found.timing is None and found.reason
         trials = [c.certificate.trials if c.certificate else () for c in (found, usual)]
-        if found.verdict.startswith("WRONG"):  # the first trial that is wrong is the last
-            assert [t.passed for t in trials[0] if t.gates].count(False) == 1
+        if found.verdict.startswith("WRONG"):  # the first trial that is wrong ends it; two of the problem's own say why
+            wrong = [t.plan for t in trials[0] if t.gates and not t.passed]
+            assert len(wrong) == 1 or (wrong[0].redrawn_parameters and len(wrong) <= 3
+                                       and {plan.distribution for plan in wrong[1:]} == {"as given"})
             assert len(trials[0]) <= len(trials[1])
     assert_fits(json.loads(json.dumps(alone.to_json(), allow_nan=False)), "judge")
 

@@ -34,11 +34,16 @@ CANDIDATES = {
     "uses_zeros": NEW.replace(RETURN, "torch.tril(torch.tril(a) @ torch.tril(b)) * self.scale"),
     # Not even where matrices stay triangular: the problem's own b has no sign.
     "uses_sign": NEW.replace(RETURN, "torch.tril(torch.tril(a) @ torch.tril(b).abs()) * self.scale"),
+    # Its parameter has another name, and the values that the seed gives: what is wrong is the sign.
+    "renamed": NEW.replace("self.scale", "self.factor").replace("a @ b", "a @ b.abs()"),
+    "renamed_right": NEW.replace("self.scale", "self.factor"),
+    "other_values": NEW.replace("self.scale", "self.factor").replace("ones(24)", "randn(24)"),
     "no_scale": NEW.replace(RETURN, "torch.tril(a @ b)"),
     "replay": NEW.replace(f"return {RETURN}", f"self.kept = getattr(self, 'kept', {RETURN}).clone()\n"
                           "        return self.kept.clone()"),
 }
-VERDICTS = {"general": "OK", "uses_zeros": "OK-BUT", "uses_sign": "WRONG-DISTRIBUTION", "no_scale": "WRONG-PARAMETERS",
+VERDICTS = {"renamed": "WRONG-DISTRIBUTION", "renamed_right": "OK-BUT", "other_values": "WRONG-PARAMETERS",
+            "general": "OK", "uses_zeros": "OK-BUT", "uses_sign": "WRONG-DISTRIBUTION", "no_scale": "WRONG-PARAMETERS",
             "replay": "WRONG-NUMERIC"}
 
 
