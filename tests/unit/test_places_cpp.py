@@ -44,6 +44,9 @@ def narrowed(place: Expression) -> bool:
     (whole("where", whole("lt", ANY, Whole(0)), within(ANY, 5), ANY), False),
     (within(element(1, within(ANY, 7), True), 10), True), (element(1, within(ANY, 7), True), False),
     (Load(2, Index((1, 0)), whole=True), False),
+    # Rows that are chosen: their elements lie side by side along a vector.
+    (whole("add", whole("mul", within(Load(1, Index((1, 0)), whole=True), 9), Whole(64)),
+           Load(2, Index((0, 1)), whole=True, counts=True)), False),
 ])
 def test_places_are_near_where_bounds_show_it(place: Expression, near: bool) -> None:
     assert narrowed(place) == near

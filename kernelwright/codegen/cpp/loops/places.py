@@ -1,7 +1,8 @@
 """Places of elements that indices choose, in 32 bits where that is known to hold them.
 
 g++ takes the elements of a vector together (a gather) where their places are known to be 32 bits wide; where they are
-64, it does not vectorise the loop.
+64, it does not vectorise the loop. Elements that lie side by side along a vector, as those of chosen rows, it reads as
+they lie, where nothing is said of their places.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ def near_places(kernel: LoopKernel) -> LoopKernel:
     """The equal kernel in which places of elements say that 32 bits hold them, where the kernel's sizes and the bounds
     of its indices show it."""
     sizes = kernel.outer + kernel.row
+    indices = [s.index for s in kernel.row_stores + kernel.outer_stores]
+    lanes = {axis for index in indices for axis, stride in enumerate(index.strides) if abs(stride) == 1}
+    lanes |= {len(sizes) - 1} if kernel.row else set()  # axes along which vectors may be
     memo: dict[Expression, Expression] = {}
 
     def near(node: Expression) -> Expression | None:
@@ -27,8 +31,10 @@ def near_places(kernel: LoopKernel) -> LoopKernel:
             return None
         (place,) = node.arguments
         low, high = _range(place, sizes)
+        chosen = [n for n in walk(place) if isinstance(n, Load) and not n.counts]
+        apart = all(any(n.axes >> axis & 1 for n in chosen) for axis in lanes)
         inner = replaced(place, near, memo)
-        return node.of((Apply("wrap_int32", (inner,)) if low >= -(2**31) and high < 2**31 else inner,))
+        return node.of((Apply("wrap_int32", (inner,)) if apart and low >= -(2**31) and high < 2**31 else inner,))
 
     def stores(old: tuple[Store, ...]) -> tuple[Store, ...]:
         return tuple(Store(s.buffer, s.index, replaced(s.expression, near, memo)) for s in old)
