@@ -13,6 +13,7 @@ from math import ceil, prod
 from kernelwright.codegen.cpp.expressions import TYPES, cost
 from kernelwright.codegen.cpp.loops.columns import generate_columns
 from kernelwright.codegen.cpp.loops.columns_arrays import TURNED_ELEMENTS
+from kernelwright.codegen.cpp.loops.places import near_places
 from kernelwright.codegen.cpp.loops.points import generate_points
 from kernelwright.codegen.cpp.loops.rows import generate_rows
 from kernelwright.codegen.cpp.loops.text import definition, sizes_text
@@ -34,7 +35,7 @@ def generate(kernel: LoopKernel, name: str) -> KernelSource:
 
     Raises ValueError for a reduction or KeyError for a function or dtype that is not known.
     """
-    kernel = rounded_once(kernel)
+    kernel = near_places(rounded_once(kernel))
     if 0 in kernel.outer:
         return definition(kernel, name, f"Nothing to do over {sizes_text(kernel.outer)}.", [])
     if 0 in kernel.row:
