@@ -6,9 +6,9 @@
 
 Each model has one file for batches of 1 to 64, made with an example of 8, and a file for each size in the table. Both
 files of a size are called in turn in one process, each first in every other round, in rounds of calls in a row that are
-waited for; ``speed`` is the time of the file for the size alone over that of the file for all, its median and quartiles
-over rounds; ``extra`` the difference of the medians of a call. Both are held against eager before. No clock takes
-kernels out of a file, so that all have the same ones.
+waited for; rounds in which a thread waited for a processor are left out. ``speed`` is the time of the file for the size
+alone over that of the file for all, its median and quartiles over rounds; ``extra`` the difference of the medians of a
+call. Both are held against eager before. No clock takes kernels out of a file, so that all have the same ones.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from torch import nn
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import kernelwright  # noqa: E402
-from kernelwright import selection, tuned  # noqa: E402
+from kernelwright import processors, selection, tuned  # noqa: E402
 from kernelwright.roofline.peaks import current_device  # noqa: E402
 
 LOW, HIGH, EXAMPLE = 1, 64, 8
 SIZES = (1, 8, 33, 64)
-# Many short rounds: other programs then disturb few of them, which does not move the median.
-_ROUNDS, _ROUND_SECONDS = 301, 0.004
+# Many short rounds: of those in which threads waited for a processor none counts, and some are left on a busy machine.
+_ROUNDS, _ROUND_SECONDS, _MOST_SECONDS = 301, 0.0005, 40.0
 
 
 class Softmax(nn.Module):
@@ -92,16 +92,22 @@ def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, 
     for module in (several, alone):
         torch.testing.assert_close(module(x), model(x), rtol=1e-4, atol=1e-5)
     count = max(1, int(_ROUND_SECONDS / calls(alone, x, 3)))
-    rounds = []
-    for number in range(_ROUNDS):
-        order = (alone, several)[::1 if number % 2 else -1]
-        rounds.append(tuple(calls(module, x, count) for module in order)[::1 if number % 2 else -1])
+    rounds: list[tuple[float, ...]] = []
+    began, turn = time.perf_counter(), 1
+    while len(rounds) <= _ROUNDS and time.perf_counter() - began < _MOST_SECONDS:
+        before, started = processors.waits(), time.perf_counter()
+        times = tuple(calls(module, x, count) for module in (alone, several)[::turn])
+        waited = processors.longest_wait(before, processors.waits())
+        if not processors.is_disturbed(time.perf_counter() - started, waited):
+            rounds.append(times[::turn])
+            turn = -turn
     rounds = rounds[1:]
     assert not several.why() and not alone.why()
+    assert len(rounds) > 20, "a busy machine: too few rounds in which no thread waited"
     low, middle, high = statistics.quantiles([one / other for one, other in rounds], n=4)
     one, other = (statistics.median(times) for times in zip(*rounds, strict=True))
     return {"model": name, "size": size, "alone_us": one * 1e6, "several_us": other * 1e6, "speed": middle,
-            "quartiles": [low, high], "extra_us": (other - one) * 1e6}
+            "quartiles": [low, high], "extra_us": (other - one) * 1e6, "rounds": len(rounds)}
 
 
 def main() -> None:

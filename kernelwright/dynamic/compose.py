@@ -71,7 +71,8 @@ def program_text(text: str, run: str, launchers: Collection[str], names: Sequenc
     call has asked for them before, and those that it calls. launchers: those that get them. given: the texts of the
     sizes from the arguments of the function that gives results of which nothing is computed."""
     for launcher in launchers:
-        text = re.sub(rf'(_kernelwright_launch\("{launcher}", _stream[^\n]*)\)', rf"\1, {', '.join(names)})", text)
+        text = re.sub(rf'(_kernelwright_launch\("{launcher}", _stream[^\n]*)\)', rf"\1, sizes=({', '.join(names)},))",
+                      text)
     parts, asking = [], ""
     for part in re.split(r"\n\n\n(?=def )", text):
         head = re.match(r"def (\w+)\(([^)]*)\):\n( +\"\"\".*?\"\"\"\n)?", part, re.DOTALL)

@@ -18,7 +18,7 @@ from kernelwright.emit.runtime_dtypes import DTYPES
 from kernelwright.emit.runtime_embedded import EMBEDDED
 from kernelwright.emit.runtime_graph import GRAPH
 from kernelwright.emit.runtime_guard import FORMS, GUARD
-from kernelwright.emit.runtime_sizes import KEPT_BY_SIZES, ONCE, SIZES
+from kernelwright.emit.runtime_sizes import KEPT_BY_SIZES, ONCE, SIZES, with_sizes
 from kernelwright.emit.runtime_twin import TWIN
 
 _MOST = (FORMS, ATTRIBUTES, GUARD, DTYPES, TWIN, BACKWARD, STEPS, CALL, AHEAD, GRAPH, COMPILE)
@@ -27,7 +27,7 @@ RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_REST])
 #: Of a file that holds its kernels compiled: these come last, so that a reader meets everything else before.
 RUNTIME_EMBEDDED = "\n\n".join([IMPORTS, BUILD, *_REST, EMBEDDED, START])
 #: Of a file that serves calls of several sizes.
-_OF_SIZES = (*_MOST, SIZES, KEPT_BY_SIZES, REQUIRE, PARTS)
+_OF_SIZES = (*map(with_sizes, _MOST), SIZES, KEPT_BY_SIZES, REQUIRE, PARTS)
 SIZED_RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_OF_SIZES])
 SIZED_RUNTIME_EMBEDDED = "\n\n".join([IMPORTS, BUILD, *_OF_SIZES, EMBEDDED, START])
 

@@ -118,7 +118,7 @@ def _kernelwright_launch(launcher, stream, *tensors):
     """Call a launcher with the addresses of its tensors; failures raise and name the kernel. In a profile it stands
     with the names of its kernels."""
     if SIZED:
-        addresses = struct.pack(f"{len(tensors)}P", *[t if type(t) is int else t.data_ptr() for t in tensors])
+        addresses = struct.pack(f"{len(tensors) + len(sizes)}P", *[t.data_ptr() for t in tensors], *sizes)
     else:
         addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     if _kernelwright_profiled():

@@ -4,6 +4,16 @@ each, and what is kept for it.
 Conditions (:mod:`kernelwright.emit.assembly`) are CUDA.
 """
 
+# A launch, and one that gives sizes, too.
+_LAUNCH = "def _kernelwright_launch(launcher, stream, *tensors):"
+_SIZED_LAUNCH = "def _kernelwright_launch(launcher, stream, *tensors, sizes=()):"
+
+
+def with_sizes(text: str) -> str:
+    """A part of the runtime as it is in files for several sizes: where it launches kernels, it gives them sizes."""
+    return text.replace(_LAUNCH, _SIZED_LAUNCH)
+
+
 ONCE = '''\
 _kernelwright_kept = {}
 

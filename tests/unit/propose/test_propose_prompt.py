@@ -64,7 +64,7 @@ def test_feedback_has_what_mends(analysis: Analysis) -> None:
                  "expected 2.0", "line 6", "All lack the bias."):
         assert part in told, part
     right = feedback(judged(candidate(2.0)), candidate(2.0))
-    assert "Time: 2.00 ms" in right and "5.00x as fast as PyTorch" in right and "50 % of the limit" in right
+    assert "Time: 2.00 ms" in right and "5.00x as fast as PyTorch" in right and "50 % of the roofline" in right
     broken = feedback(judged("class ModelNew(:"), "class ModelNew(:")
     assert "BUILD-SYNTAX" in broken and "line 1: `class ModelNew(:`" in broken
 
