@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -18,7 +19,7 @@ from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.narrower import on_triangular, told_apart
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
-from kernelwright.judge.check.own_state import OwnState, follow, own_state, stale_copy
+from kernelwright.judge.check.own_state import OwnState, buffers_by_other_names, follow, own_state, stale_copy
 from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, loses_range, precision_class
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
@@ -69,12 +70,14 @@ TELLING = 2.0
 @dataclass(frozen=True, slots=True)
 class _Made:
     """What is known of a candidate once it is constructed: whether its constructor makes other fixed values (in words,
-    see `otherwise_made`), and how its state differs from the model's. ``more``: another limit."""
+    see `otherwise_made`), and how its state differs from the model's. ``more``: another limit. ``names``: those of the
+    model's buffers, by the paths of what it has in their place."""
 
     otherwise: str
     misfit: Finding | None
     own: OwnState | None
     more: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -225,7 +228,9 @@ class Checker:
             own = own_state(model, remote, misfit, self.fixed)
             if misfit is not None and own is not None and own.holds:  # its results are not those of other parameters
                 misfit = replace(misfit, evidence={**misfit.evidence, "held": True})
-            made = _Made(otherwise_made(self.fixed, remote), misfit, own)
+            made = _Made(otherwise_made(self.fixed, remote), misfit, own,
+                         names=buffers_by_other_names(model, remote, own) if own is not None else {})
+            remote.link.mirror.show_buffers_as(made.names)  # what calls make of them is held against the model's
             del model
             certificate = seconds.during("check", lambda: told_apart(
                 lambda plan, begun: self._certified(remote, plan, begun), self._plan(),
@@ -404,8 +409,8 @@ class Checker:
         if made.own is not None and not loads:
             own, plan = made.own, replace(self._plan(), tolerance=tolerance)
             wrong = seconds.during("check", lambda: follow(
-                self.problem.make_model, lambda seed: self._instance(worker, seed), self.problem.make_inputs,
-                self.profile.seed, plan, own))
+                self.problem.make_model, lambda seed: self._instance(worker, seed, made.names),
+                self.problem.make_inputs, self.profile.seed, plan, own))
             if wrong is not None:
                 findings = (wrong, *filter(None, (made.misfit,)))
                 return replace(refused(result, "WRONG-PARAMETERS", wrong), findings=(*findings, *result.findings))
@@ -417,9 +422,11 @@ class Checker:
         told = result.certificate.sentence() if result.certificate is not None else ""
         return replace(result, verdict="OK-BUT" if limits else "OK", limits=limits, reason=_joined(limits) or told)
 
-    def _instance(self, worker: Worker, seed: int) -> RemoteCandidate:
-        """Another instance of ModelNew in the place of the one before."""
-        return RemoteCandidate(worker, self.problem, seed, self.profile.training, load=False)
+    def _instance(self, worker: Worker, seed: int, names: Mapping[str, str] = MappingProxyType({})) -> RemoteCandidate:
+        """Another instance of ModelNew in the place of the one before. ``names``: of buffers, as in `_Made`."""
+        remote = RemoteCandidate(worker, self.problem, seed, self.profile.training, load=False)
+        remote.link.mirror.show_buffers_as(names)
+        return remote
 
     def _findings(self, certificate: Certificate, remote: RemoteCandidate, misfit: Finding | None, deadline: Deadline,
                   budget_seconds: float) -> list[Finding]:

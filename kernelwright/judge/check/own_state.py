@@ -94,6 +94,20 @@ def own_state(model: nn.Module, candidate: RemoteCandidate, misfit: Finding | No
     return OwnState(lacked, tuple(misfit.evidence["extra"]), found, unseen)
 
 
+def buffers_by_other_names(model: nn.Module, candidate: RemoteCandidate, own: OwnState) -> dict[str, str]:
+    """The model's names of the candidate's buffers, by their paths in it, where it has those that it lacks in the same
+    order with the same values, as both were constructed: a layer under another name. Empty where it has not."""
+    there = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    lacked = [(name, value) for name, value in model.named_buffers() if name in own.lacked]
+    beside = [(path, tensor) for kind, path, tensor in candidate.link.mirror.tensors()
+              if kind == "b" and path not in there]
+    if len(lacked) != len(beside) or not all(
+            value.dtype == tensor.dtype and torch.equal(value.cpu(), tensor.cpu())
+            for (_, value), (_, tensor) in zip(lacked, beside, strict=True)):
+        return {}
+    return {path: name for (name, _), (path, _) in zip(lacked, beside, strict=True)}
+
+
 def copies_of(value: torch.Tensor, candidate: RemoteCandidate) -> Iterator[Copy]:
     """Tensors of the candidate's state that hold ``value``, in any order of its axes and rounded to any type."""
     for kind, path, tensor in candidate.link.mirror.tensors():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,16 @@ class Mirror:
         self.places: list[tuple[str, str, nn.Module, str]] = []
         """(kind, path, owner, name): "p" a parameter, "b" a buffer, "a" an attribute."""
         self._sent: dict[tuple[str, str], list[tuple[torch.Tensor, int]]] = {}
+        self._shown: dict[str, str] = {}
+
+    def show_buffers_as(self, names: Mapping[str, str]) -> None:
+        """From now on have the buffers at these paths stand at others, as here: their owners and names alone change."""
+        self._shown = dict(names)
+        for number, (kind, path, owner, name) in enumerate(self.places):
+            if kind == "b" and path in names:
+                value, persists = owner._buffers.pop(name), name not in owner._non_persistent_buffers_set
+                owner._non_persistent_buffers_set.discard(name)
+                self.places[number] = (kind, path, *self._put(names[path], value, persists))
 
     def take(self, told: Any, found: list[torch.Tensor]) -> None:
         """Be what the candidate tells; ``found`` are the tensors that it names. Raises Broken."""
@@ -56,9 +66,7 @@ class Mirror:
                     value, requires_grad=differentiable and protocol.field(entry, "grad", bool)))
                 owner._parameters[name] = tied[id(value)]
             elif kind == "b":
-                owner._buffers[name] = value
-                if not protocol.field(entry, "persistent", bool):
-                    owner._non_persistent_buffers_set.add(name)
+                owner, name = self._put(self._shown.get(path, path), value, protocol.field(entry, "persistent", bool))
             self.places.append((kind, path, owner, name))
             self._sent[kind, path] = self._versions(kind, owner, name)
 
@@ -108,6 +116,15 @@ class Mirror:
         self.module._non_persistent_buffers_set.clear()
         self.places.clear()
         self._sent.clear()
+
+    def _put(self, path: str, buffer: torch.Tensor | None, persists: bool) -> tuple[nn.Module, str]:
+        """Have a buffer stand at a path: its owner and its name there."""
+        prefix, _, name = path.rpartition(".")
+        owner = self._owner(prefix)
+        owner._buffers[name] = buffer
+        if not persists:
+            owner._non_persistent_buffers_set.add(name)
+        return owner, name
 
     def _owner(self, prefix: str) -> nn.Module:
         owner = self.module

@@ -124,3 +124,38 @@ def test_one_with_a_form_of_its_own_is_timed(tmp_path):
     found = judge(tmp_path / "problem.py", [tmp_path / "own.py"],
                   JudgeSettings(target="cpp", effort="quick"), Progress()).candidates[0]
     assert found.verdict == "OK-BUT" and found.timing is not None, found.reason
+
+
+NORM = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return torch.relu(self.norm(x))
+
+def get_inputs():
+    return [torch.randn(4, 6, 5, 5) * 2 + 1]
+
+def get_init_inputs():
+    return [6]
+"""
+
+
+def test_running_statistics_under_another_name_are_held_against_the_models(tmp_path):
+    """A batch norm in training updates them: of the layer's own name that is a limit, and not to do so is wrong."""
+    (tmp_path / "problem.py").write_text(NORM)
+    renamed = NORM.partition("def get_inputs")[0].replace("Model(", "ModelNew(").replace("self.norm", "self.bn")
+    texts = {"renamed": renamed, "not_updated": renamed.replace(
+        "self.bn(x)", "nn.functional.batch_norm(x, None, None, self.bn.weight, self.bn.bias, True)")}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    found = judge(tmp_path / "problem.py", [tmp_path / f"{name}.py" for name in texts], JudgeSettings(
+        target="cpp", effort="quick", time=False, seed=11, verdict_only=True), Progress()).candidates
+    assert found[0].verdict == "OK-BUT", found[0].reason
+    assert "no state_dict of the model loads into it" in found[0].limits[0]
+    assert found[1].verdict == "WRONG-STATE" and "running_mean" in found[1].reason, found[1].reason
