@@ -293,8 +293,8 @@ class Tuning:
                         self._note(untried.count, "{} of the regions of kernels", untried.seconds)
                         if untried.busy:
                             self.untried.append(
-                                f"Busy machine: other programs took the processors while {untried.busy} of the regions "
-                                "of kernels were measured, which stay as predicted.")
+                                f"Busy machine: of {untried.busy} of the regions of kernels only what one thread takes "
+                                "of a processor was compared; those that do not clearly lose stay as predicted.")
                         return left
                     modes = left
             except BuildFailed as failed:

@@ -53,6 +53,7 @@ class _Clock:
     """The seconds of each region in one run: between one step of another region, or of none, and the next."""
 
     device: torch.device
+    time: Callable[[], float] = time.perf_counter
     current: int | None = None
     marks: list[tuple[int, Any, Any]] = field(default_factory=list)
     begun: Any = None
@@ -67,7 +68,7 @@ class _Clock:
 
     def _now(self) -> Any:
         if self.device.type != "cuda":
-            return time.perf_counter()
+            return self.time()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -83,17 +84,25 @@ class _Clock:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """The least seconds of each region, as "kernels" and as "torch" calls. of_a_thread: whether they are those that a
+    processor spent on one thread, as other programs had the processors in all runs; then nothing else can be told."""
+
+    regions: list[dict[str, float]]
+    of_a_thread: bool = False
+
+
 def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: Sequence[tuple[list[KernelStep], Part]],
-                     device: torch.device, budget_seconds: float) -> list[dict[str, float]]:
-    """The least seconds of each region, as "kernels" and as "torch" calls, in runs that had the processors. Where a
-    program has no such run, no region has seconds.
+                     device: torch.device, budget_seconds: float) -> InPlace:
+    """The seconds of regions in runs that had the processors. Where a program has no such run, those of one thread.
 
     tensors: the graph's leaves by name; nobody writes to them. regions: steps of the plan, each with the library of a
     region like it. Memory that does not do is raised, as what a launcher says that fails (RuntimeError).
     """
     tensors = {name: _own(t) for name, t in tensors.items()} if any(s.buffers for s in plan.kernels) else tensors
     leaves = _leaves(plan, tensors, device)
-    programs = {"kernels": _of_plan(plan, tensors, regions, leaves, device),
+    programs: dict[str, Sequence[Entry]] = {"kernels": _of_plan(plan, tensors, regions, leaves, device),
                 "torch": _of_graph(plan, regions, leaves, device)}
     least: list[dict[str, float]] = [{} for _ in regions]
     ends, delays = time.perf_counter() + budget_seconds, dict.fromkeys(programs, 0.0)
@@ -113,14 +122,36 @@ def seconds_in_place(plan: Plan, tensors: Mapping[str, torch.Tensor], regions: S
             enough = turn + 1 >= LEAST_RUNS or (turn >= 0 and now - begun > budget_seconds)
             if enough and 2 * now - begun > ends:
                 break
-    return least if len(counted) == len(programs) else [{} for _ in regions]
+        if len(counted) == len(programs):
+            return InPlace(least)
+        return InPlace(_of_a_thread(programs, leaves, device, len(regions), budget_seconds), of_a_thread=True)
 
 
-def _run(entries: Sequence[Entry], leaves: Memory, device: torch.device, delay: float
-         ) -> tuple[dict[int, float], float]:
+def _of_a_thread(programs: Mapping[str, Sequence[Entry]], leaves: Memory, device: torch.device, count: int,
+                 budget_seconds: float) -> list[dict[str, float]]:
+    """The least seconds that a processor spends on each of so many regions, in runs of one thread: others that want it
+    do not count, but for what they drive from its caches."""
+    least: list[dict[str, float]] = [{} for _ in range(count)]
+    threads, ends = torch.get_num_threads(), time.perf_counter() + budget_seconds
+    torch.set_num_threads(1)
+    try:
+        for turn in range(LEAST_RUNS):
+            if turn and time.perf_counter() > ends:
+                break
+            for name in programs if turn % 2 else reversed(list(programs)):
+                found, _ = _run(programs[name], leaves, device, 0.0, time.thread_time)
+                for region, took in found.items():
+                    least[region][name] = min(took, least[region].get(name, took))
+    finally:
+        torch.set_num_threads(threads)
+    return least
+
+
+def _run(entries: Sequence[Entry], leaves: Memory, device: torch.device, delay: float,
+         clock_of: Callable[[], float] = time.perf_counter) -> tuple[dict[int, float], float]:
     """The seconds of the regions in one run, and how long the host took for it: so long a device waits before the next
     one, or it would wait for the host between steps."""
-    memory, clock = dict(leaves), _Clock(device)
+    memory, clock = dict(leaves), _Clock(device, clock_of)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda._sleep(int(min(1.5 * delay, LONGEST_DELAY_SECONDS) * DELAY_CLOCK_HERTZ))

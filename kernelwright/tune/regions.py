@@ -41,6 +41,10 @@ _WIN_ALONE = 0.9
 _WIN_LOOP = 0.8
 # A region that wins by so much is believed to pay even in a program that as a whole does not.
 _WIN_CLEARLY = 0.75
+# A region of which one thread's processor seconds alone are known loses by so much: how it shares out its work is not.
+_LOSES_CLEARLY = 1.15
+#: Beside the seconds of such a region.
+OF_A_THREAD = "of a thread"
 # Seconds of timing one region, and how many are built at a time.
 _MOST_SECONDS, _TOGETHER = 0.5, 8
 _KIND = "regions"
@@ -67,7 +71,8 @@ def regions(plan: Plan) -> list[list[KernelStep]]:
 @dataclass(frozen=True, slots=True)
 class Untried:
     """What there was no time to measure: how many things of a kind, and the seconds that they promise together for a
-    forward, by the roofline. busy: how many were run, but on a busy machine, whose times say nothing."""
+    forward, by the roofline. busy: how many were run, but on a busy machine, where one thread's seconds are all that is
+    known."""
 
     count: int
     seconds: float
@@ -107,18 +112,20 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
                     if here:
                         found = seconds_in_place(plan, tensors(number), [(steps, parts[form]) for form, steps in here],
                                                  device, each)
-                        times |= _means([form for form, _ in here], found)
-                        disturbed |= {form: not seconds for (form, _), seconds in zip(here, found, strict=True)}
+                        means = _means([form for form, _ in here], found.regions)
+                        times |= means
+                        disturbed |= {form: found.of_a_thread for form, _ in here}
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             break
         for form in now:
-            if form in times:
+            if form in times and not disturbed[form]:
                 remember(_KIND, keys[form], times[form])
         waiting = waiting[_TOGETHER:]
         longest = max(longest, clock() - begun)
-    busy = sum(len(alike[form]) for form, found in disturbed.items() if found and form not in times)
+    busy = sum(len(alike[form]) for form, found in disturbed.items() if found)
+    times |= {form: {**times[form], OF_A_THREAD: 1.0} for form, found in disturbed.items() if found and form in times}
     return times, Untried(sum(len(alike[form]) for form in waiting), sum(missing[form] for form in waiting), busy)
 
 
@@ -168,8 +175,8 @@ def _promise(steps: Sequence[KernelStep], row: Device) -> float:
 
 def region_uses(plan: Plan, times: Mapping[Hashable, Mapping[str, float]]) -> tuple[RegionUse, ...]:
     """What :func:`region_times` measured of the kernels of a plan."""
-    return tuple(RegionUse(tuple(s.name for s in steps), found["kernels"], found["torch"])
-                 for steps in regions(plan) if (found := times.get(_form(steps, plan))) is not None)
+    return tuple(RegionUse(tuple(s.name for s in steps), found["kernels"], found["torch"]) for steps in regions(plan)
+                 if (found := times.get(_form(steps, plan))) is not None and OF_A_THREAD not in found)
 
 
 def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *, clearly: bool = False
@@ -181,7 +188,7 @@ def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *,
         found = times.get(_form(steps, plan))
         loop = next((s for s in steps if s.rolls), None)
         share = _WIN_LOOP if loop else _WIN if len({n for s in steps for n in s.covers}) > 1 else _WIN_ALONE
-        share = _WIN_CLEARLY if clearly else share
+        share = _WIN_CLEARLY if clearly else _LOSES_CLEARLY if found is not None and OF_A_THREAD in found else share
         if found is not None and found["kernels"] > share * found["torch"]:
             reason = slower_by(found["kernels"] / found["torch"])
         elif found is None and clearly:

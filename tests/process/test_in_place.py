@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kernelwright
+from kernelwright import processors
 from kernelwright.capture.export import capture
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.plan.planner import make_plan
@@ -125,7 +127,8 @@ def test_every_region_has_both_times(monkeypatch):
     plan, tensors, found = placed(model, x, move_bias=True)
     clock = iter(range(10**6))
     monkeypatch.setattr(in_place._Clock, "_now", lambda self: float(next(clock)))
-    times = in_place.seconds_in_place(plan, tensors, found, CPU, 0.0)
+    monkeypatch.setattr(processors, "waits", dict)
+    times = in_place.seconds_in_place(plan, tensors, found, CPU, 0.0).regions
     assert all(set(t) == {"kernels", "torch"} and min(t.values()) >= 1.0 for t in times)
     biased = next(number for number, (steps, _) in enumerate(found) if any(
         n.op == "convolution" for s in steps for n in s.covers))
@@ -138,13 +141,14 @@ def test_how_often_programs_run(monkeypatch, took, runs):
     """As often as there is time for, and no more than once after warming up where that takes longer than all may."""
     now, ran = [100.0], []
 
-    def run(entries, leaves, device, delay):
+    def run(entries, leaves, device, delay, *_):
         now[0] += took / 2
         ran.append(entries)
         return {}, 0.0
 
     monkeypatch.setattr(in_place, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(in_place, "_run", run)
+    monkeypatch.setattr(processors, "waits", dict)
     graph = capture(nn.Linear(6, 5), (torch.randn(2, 6),))
     in_place.seconds_in_place(make_plan(graph, graph), {}, [], CPU, 5.0)
     assert len(ran) == 2 * (1 + runs)
@@ -161,15 +165,15 @@ class Two(nn.Module):
         return self.norm(x + self.second(F.gelu(self.first(x)) * 2)) @ self.first.weight
 
 
-def run(monkeypatch, tmp_path, times, slower):
+def run(monkeypatch, tmp_path, times, slower, *, of_a_thread=False):
     """The result of a run in which regions with these operators take so many times PyTorch's time, and programs are
-    slower than eager as ``slower`` says of the names of their kernels."""
+    slower than eager as ``slower`` says of the names of their kernels. of_a_thread: as a busy machine tells."""
     monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path))
 
     def measured(plan, tensors, found, device, budget):
         ratios = [next(r for op, r in times.items() if any(n.op == op for s in steps for n in s.covers))
                   for steps, _ in found]
-        return [{"kernels": ratio, "torch": 1.0} for ratio in ratios]
+        return in_place.InPlace([{"kernels": ratio, "torch": 1.0} for ratio in ratios], of_a_thread)
 
     kernels = []
 
@@ -196,6 +200,38 @@ def test_a_region_that_loses_is_left_and_the_others_stay(monkeypatch, tmp_path, 
     for mode in result.modes:  # and the result has what was measured of those that stayed
         assert mode.regions and {(r.seconds, r.torch_seconds) for r in mode.regions} == {(0.5, 1.0)}
         assert {name for r in mode.regions for name in r.kernels} <= {kernel.name for kernel in mode.kernels}
+
+
+def test_on_a_busy_machine_a_region_goes_that_clearly_loses_on_one_thread(monkeypatch, tmp_path, clocks_decide):
+    """What others leave of a processor to one thread is no time of a call: little of a loss is none, nothing is kept
+    for further runs, and the report has no seconds of it."""
+    result = run(monkeypatch, tmp_path, {"gelu_erf": 1.62, "layer_norm": 1.1}, lambda kernels: False, of_a_thread=True)
+    assert {n for k in result.modes[0].kernels for n in k.covers if "layer_norm" in n}
+    assert any("kernels take 1.6x as long" in kept.reason for kept in result.modes[0].kept)
+    assert any(note.startswith("Busy machine: ") for note in result.notes) and not result.modes[0].regions
+    assert not list((tmp_path / "regions").glob("*"))
+
+
+def test_where_other_programs_have_the_processors_one_thread_is_timed(monkeypatch):
+    model, x = Blocks().eval(), torch.randn(4, 8, 64)
+    plan, tensors, found = placed(model, x, move_bias=True)
+    asked, threads = [0.0], []
+
+    def waits():
+        asked[0] += 1e3
+        return {"7": asked[0]}
+
+    def thread_time():
+        threads.append(torch.get_num_threads())
+        return float(len(threads))
+
+    monkeypatch.setattr(processors, "waits", waits)
+    monkeypatch.setattr(in_place, "time", SimpleNamespace(perf_counter=time.perf_counter, thread_time=thread_time))
+    before = torch.get_num_threads()
+    times = in_place.seconds_in_place(plan, tensors, found, CPU, 0.0)
+    assert times.of_a_thread and len(times.regions) == len(found)
+    assert all(set(t) == {"kernels", "torch"} and min(t.values()) >= 1.0 for t in times.regions)
+    assert set(threads) == {1} and torch.get_num_threads() == before
 
 
 def test_where_the_whole_loses_the_clear_winners_are_tried_before_it_is_given_up(monkeypatch, tmp_path, clocks_decide):
