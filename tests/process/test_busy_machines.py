@@ -258,8 +258,9 @@ def test_what_a_busy_machine_cannot_tell_stays_as_predicted(monkeypatch: pytest.
 
 
 def test_what_the_result_reports_is_what_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelwright.selection.is_slower", lambda timing: True)
-    result = kernelwright.optimize(Model().eval(), inputs=(torch.randn(64, 256),), target="cpp", effort="quick",
+    for clock in ("selection", "training.steps"):
+        monkeypatch.setattr(f"kernelwright.{clock}.is_slower", lambda timing: True)
+    result = kernelwright.optimize(Model(), inputs=(torch.randn(64, 256),), target="cpp", effort="quick",
                                    baselines="none")
     assert not any(mode.runs for mode in result.modes)
     assert set(result.timing.entries) == {EAGER} and result.timing.given_up is not None and not result.timing.ratios
