@@ -21,8 +21,14 @@ def folded(text: str, conditions: Mapping[str, bool]) -> str:
     return _folded(text, tuple(sorted(conditions.items())))
 
 
-# A run writes its file several times, with other kernels and mostly the same runtime.
-_KEPT = 16
+# A run writes its file several times, with other kernels and mostly the same runtime; a process may make many runs.
+_KEPT = 64
+
+
+@lru_cache(4)
+def _tree(text: str) -> ast.Module:
+    """A text that is folded by many conditions, read; nobody changes it."""
+    return ast.parse(text)
 
 
 @lru_cache(_KEPT)
@@ -30,7 +36,7 @@ def _folded(text: str, known: tuple[tuple[str, bool], ...]) -> str:
     given = text.split("\n")
     lines: list[str | None] = [*given]
     emptied = []
-    for node, value in _folds(ast.parse(text), dict(known)):
+    for node, value in _folds(_tree(text), dict(known)):
         branch = node.body if value else node.orelse
         end = node.end_lineno or node.lineno
         kept = range(0)
