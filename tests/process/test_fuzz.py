@@ -41,7 +41,7 @@ from kernelwright.ir.registry import OPERATORS
 from kernelwright.progress import Progress
 
 #: Operators that rules and lowering make, that PyTorch composes of others, and plain attributes.
-MADE_LATER = {"adaptive_places", "attention", "attribute", "batched_product", "between", "border_places",
+MADE_LATER = {"adaptive_places", "again", "attention", "attribute", "batched_product", "between", "border_places",
               "channel_energy", "class_entry", "class_weight", "contiguous", "contract", "copy", "cubic_place",
               "cubic_weight", "detached", "fold_places", "lookup", "multiply_add", "nearest_places", "places",
               "recurrence", "region_sum", "reordered", "softsign", "window_counts", "windows"}

@@ -552,6 +552,7 @@ def test_where_orders_decide_no_program_need_be_measured(decides: bool, monkeypa
         first.append([bool(m.plan.channels_last) for m in modes]), write(problem, modes, *rest))[1])
     monkeypatch.setattr(budget, "SHARES", {**budget.SHARES, "tune": (0.0, 0.0)})
     monkeypatch.setattr(selection, "_LEAST_TUNING", 0.0)
+    monkeypatch.setattr(selection, "further_seconds", lambda *_: 0.0)
     torch.manual_seed(0)
     result = kernelwright.optimize(Pair(), (torch.randn(3, 3, 17, 16),), budget=1000.0, effort="quick", target="cpp",
                                    baselines="none")
