@@ -459,7 +459,7 @@ def _quantised(x: torch.Tensor) -> torch.Tensor:
     return steps * steps + teacher * x + x.detach()[:, :1].t().reshape(-1, 1) * x
 
 
-@pytest.mark.parametrize("function", [_quantised, lambda x: x.detach() * x, lambda x: x.data * x,
+@pytest.mark.parametrize("function", [_quantised, _no_grad, lambda x: x.detach() * x, lambda x: x.data * x,
                                       lambda x: (x - x.amax(1, True).detach()).exp()])
 def test_no_gradient_goes_through_what_is_detached(function):
     graph = capture(Of(function), [ROWS], recording=True)
@@ -475,7 +475,7 @@ def test_no_gradient_goes_through_what_is_detached(function):
 
 @pytest.mark.parametrize("function", [lambda x: F.hardtanh(x) + x.clamp(-1, 1),
                                       lambda x: F.relu6(x) * x.clamp_min(0.5),
-                                      _written_detached, lambda x: x.sin().detach_() * x, _no_grad, _hooked,
+                                      _written_detached, lambda x: x.sin().detach_() * x, _hooked,
                                       Straight.apply, lambda x: F.embedding(torch.arange(4), x, sparse=True),
                                       lambda x: Straight.apply(x), lambda x: x.max(1, True).values * x.amax(0),
                                       lambda x: x.min(1, True).values * x.min()])

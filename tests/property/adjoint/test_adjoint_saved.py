@@ -94,13 +94,14 @@ def test_an_extremum_is_found_again_beside_the_values_that_it_is_one_of():
     assert saved_of(graph) == (product,)
 
 
-def test_random_numbers_hand_nothing_over():
+def test_random_numbers_are_handed_over():
+    """A backward that drew them again would draw others."""
     drawn = make("opaque", layer(X, "weight"), target="aten.dropout.default", template=(("input", 0), 0.5, True),
                  keywords=(), shape=(ROWS, 4 * WIDTH), dtype="float32", types=None, serial=0)
     forward = graph_of(make("gelu_erf", drawn))
     direction = leaf("g", ROWS, 4 * WIDTH, op="input")
     roots = (make("mul", direction, make("sigmoid", drawn)),)
-    assert chosen(roots, (direction,), {drawn: drawn}, forward, forward, GENERIC_CPU) == ()
+    assert chosen(roots, (direction,), {drawn: drawn}, forward, forward, GENERIC_CPU) == (drawn,)
 
 
 def test_a_result_that_eager_keeps_is_handed_over_as_it_is():
