@@ -272,14 +272,15 @@ def _without_unread(steps: list[Step], results: Collection[Node]) -> list[Step]:
 def _once_lines(mode: str, once: list[TorchStep], read: Collection[Node], names: Mapping[Node, str],
                 kernel_reads: Collection[Node], *, target: Target) -> tuple[list[str], list[str]]:
     """The function that makes what depends on no input, and the program's lines that ask for what of it is read."""
-    if not once:
+    kept = [s for s in once if s.node in read]
+    if not kept:
         return [], []
     name = f"_kernelwright_{mode}_once"
     maker = [f"def {name}(_device):", f'    """Tensors of {mode} mode that depend on no input."""']
     for step in once:
         lines = _torch_lines(step.node, names, {}, contiguous=step.node in kernel_reads, target=target)
         maker += [f"    {line}" for line in lines]
-    wanted = ", ".join(names[s.node] for s in once if s.node in read) + ","
+    wanted = ", ".join(names[s.node] for s in kept) + ","
     maker += [f"    return ({wanted})", "", ""]
     return maker, [f"({wanted}) = _kernelwright_once({name}, _device)"]
 

@@ -91,7 +91,7 @@ def _rolled(node: Node, position: tuple) -> list[Piece]:
     for wraps in product((False, True), repeat=len(node["axes"])):
         moved, guards = list(position), []
         for axis, shift, wraps_here in zip(node["axes"], node["shifts"], wraps, strict=True):
-            moved[axis] = position[axis].shifted(x.shape[axis] * wraps_here - shift)
+            moved[axis] = position[axis].shifted(x.shape[axis] * wraps_here - shift % max(1, x.shape[axis]))
             guards.append(_inside(moved[axis], x.shape[axis]))
         result.append(Piece(x, tuple(moved), tuple(guards), _NEUTRAL))
     return result

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from emitted_tools import short_budgets
-from graph_tools import assert_same, check_capture, eager, filled, run_plan, values_of
+from graph_tools import assert_same, check_capture, eager, filled, graph_of, leaf, run_plan, values_of
 from torch import nn
 
 from kernelwright.algebra.engine import rewrite
@@ -202,6 +202,18 @@ def test_kernels(target, dtype, tmp_path, monkeypatch):
         assert torch.equal(found.isnan(), expected.isnan())
         assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
         assert torch.equal(found.signbit() & ~found.isnan(), expected.signbit() & ~expected.isnan())
+
+
+@pytest.mark.parametrize("shift", [-7, -3, -1, 0, 1, 5])
+def test_a_roll_by_any_number_is_read_where_it_lies(shift):
+    """As the gradient of a roll goes the other way, and of one by more than all."""
+    x = leaf("x", 3, 4)
+    rolled = make("sigmoid", make("roll", x, shifts=(shift, 1), axes=(0, 1)))
+    graph = graph_of(rolled)
+    plan, value = make_plan(graph, graph), torch.randn(3, 4, dtype=torch.float64)
+    assert len(plan.kernels) == 1
+    (found,), _ = run_plan(plan, {"x": value})
+    torch.testing.assert_close(found.double(), torch.roll(value, (shift, 1), (0, 1)).sigmoid(), atol=1e-6, rtol=1e-6)
 
 
 def test_least_bytes():

@@ -9,6 +9,8 @@ import torch
 from emitted_tools import assert_like, emit, gradients, kernels_run, models
 from graph_tools import leaf
 
+from kernelwright.codegen.generate import TARGETS
+from kernelwright.emit.program import _once_lines
 from kernelwright.emit.reuse import Memory, writes_where_it_reads
 from kernelwright.ir.node import make
 from kernelwright.plan.expressions import Apply, Constant, Guard, Index, Load
@@ -156,3 +158,11 @@ def test_whose_memory_is_free():
     kernel = pointwise(OWN, Load(1, Index((0, 1))), dtypes=("float32",) * 2)
     both = KernelStep("k", kernel, (PRODUCT, view), (RELU,), (RELU,))
     assert Memory([product, TorchStep(view), both], [RELU]).taken(2) is None  # another input has the same memory
+
+
+def test_what_is_made_once_and_read_by_nobody_is_not_made():
+    node = make("literal", value=1.0, shape=(3,), dtype="float32")
+    given = "mode", [TorchStep(node)]
+    assert _once_lines(*given, (), {node: "ones"}, (), target=TARGETS["cpp"]) == ([], [])
+    maker, lines = _once_lines(*given, {node}, {node: "ones"}, (), target=TARGETS["cpp"])
+    assert "    return (ones,)" in maker and lines == ["(ones,) = _kernelwright_once(_kernelwright_mode_once, _device)"]
