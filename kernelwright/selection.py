@@ -136,7 +136,7 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             better = tuning.modes(planned, seconds)
             better, other, _ = written(problem, better, example, target, device)
         budget.done("tune")
-        untried = tuning.untried
+        untried, checked = tuning.untried, True
         if other == text:  # it stays as it is, and gets its other trials
             modes, text, emitted, certificates = \
                 _in_memory(partial(certified, better, begun=first), truths) or _without_memory(first)
@@ -144,12 +144,13 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
             modes, text, emitted, certificates = \
                 _in_memory(partial(certified, better, before=first), truths) or _without_memory(first)
         else:
+            checked = False
             untried = [f"{UNTRIED}build and check what the measurements would change; a further run, which "
                        "knows them, has it.", *untried]
         keep(text)
-        # What waits is measured in what the checks have left.
-        while untried == tuning.untried and _as_tuned(modes, better) and (waiting := tuning.waiting) and (
-                seconds := further_seconds(budget, took)):
+        # What waits is measured in what the checks have left, for as long as what was measured passes.
+        goes_on = checked and _as_tuned(modes, better)
+        while goes_on and (waiting := tuning.waiting) and (seconds := further_seconds(budget, took)):
             better = tuning.modes(planned, seconds)
             better, other, _ = written(problem, better, example, target, device)
             untried = tuning.untried
@@ -158,8 +159,8 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
                 modes, text, emitted, certificates = \
                     _in_memory(partial(certified, better, before=last), truths) or _without_memory(last)
                 keep(text)
-            if tuning.waiting >= waiting:
-                break
+                goes_on = _as_tuned(modes, better)
+            goes_on = goes_on and tuning.waiting < waiting
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone, choose=True)

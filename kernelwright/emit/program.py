@@ -116,11 +116,12 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     kernel_reads = {n for s in steps if isinstance(s, KernelStep) for n in s.inputs}
     read_after = {*computed_results(plan), *checked, *(u.value for u in plan.effects)}
     steps = _without_unread(steps, read_after)
-    # What is filled to be written into is filled anew: a copy of what is kept would be read besides.
-    filled = {node.inputs[0] for node in written_over(steps, read_after)}
-    once = [s for s in made_once(steps, (*plan.results, *checked)) if s.node not in filled]
+    once = made_once(steps, (*plan.results, *checked))
+    # What calls of each run write into is filled anew: a copy of what is kept would be read besides.
+    over = written_over(steps, read_after).difference(s.node for s in once)
+    filled = {node.inputs[0] for node in over}
+    once = [s for s in once if s.node not in filled]
     steps = [s for s in steps if s not in once]
-    over = written_over(steps, read_after)
     # What is a view to the caller, and to a call that draws numbers in the order of memory, may be a copy to kernels.
     called = {s.node for s in steps if isinstance(s, TorchStep)}
     drawn_over = [n for s in steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for n in s.node.inputs]

@@ -65,6 +65,9 @@ FORWARDS = {
         "        made = torch.relu(m[1] * 2).scatter_add(0, i[:, None].expand(9, 9), m[2])\n"
         "        counts = torch.zeros(9).scatter_add_(0, i, m[3, 0]).scatter_add(0, i, m[3, 1])\n"
         "        return torch.zeros(9, 9).index_add_(0, i, m[0]), made, counts + 1", 1),
+    "what is written at indices depends on no input": (
+        "table = torch.zeros(9).index_add_(0, torch.arange(9).flip(0), torch.arange(9.0))\n"
+        "        return torch.sigmoid(self.one(x)) * table", 1),
     "what is written at indices is read otherwise": (
         "i = (x[0, 0, 0].abs() * 100).long() % 9\n        m = torch.sigmoid(self.one(x))[0]\n"
         "        one, two = torch.relu(m[1] * 2 - 1), torch.tanh(m[2] * 2)\n        three = torch.exp(m[3]) * 2\n"
