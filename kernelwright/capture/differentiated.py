@@ -52,6 +52,7 @@ class Repeated:
         """The arguments of a call, by their names, as a graph has them."""
         if target.replace("_.", ".") not in _UNBOUNDED or _is_smooth(arguments.get("exponent")):
             return arguments
+        # By the operands alone: functions of several names (div, true_divide; sqrt, pow) may be one node.
         given = tuple(value for value in arguments.values() if isinstance(value, Node))
         number = self._calls[given]
         self._calls[given] += 1

@@ -112,8 +112,7 @@ def region_times(plans: Sequence[Plan], tensors: Callable[[int], Mapping[str, to
                     if here:
                         found = seconds_in_place(plan, tensors(number), [(steps, parts[form]) for form, steps in here],
                                                  device, each)
-                        means = _means([form for form, _ in here], found.regions)
-                        times |= means
+                        times |= _means([form for form, _ in here], found.regions)
                         disturbed |= {form: found.of_a_thread for form, _ in here}
         except Exception as error:
             if not is_out_of_memory(error):
