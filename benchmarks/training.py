@@ -3,6 +3,7 @@
     python benchmarks/training.py -o benchmarks/results/training_cpu.json
     python benchmarks/training.py --list
     python benchmarks/training.py --only "MLP, residual block" --seconds 4 --again
+    python benchmarks/training.py --device cuda --batches 16 --part 1/2 -o first_half.json    # another GPU has the rest
 
 Each model of ``training_models.py`` is optimized (``--effort``), then the steps are timed beside each other, with
 random directions for the gradients of results. Errors are those of all gradients against float64: the largest
@@ -63,11 +64,17 @@ def errors(model: nn.Module, candidate: nn.Module, inputs: list[Any]) -> tuple[f
     return found[0] / largest, found[1] / largest
 
 
-def run(name: str, case: Case, effort: str, seconds: float, *, again: bool, compiles: bool) -> dict[str, Any]:
+def inputs_of(case: Case, batches: int) -> list[torch.Tensor]:
+    """Inputs for as many batches of a model as one: all inputs have the batch as their first axis."""
+    return [torch.cat(parts) for parts in zip(*(case.inputs() for _ in range(batches)), strict=True)]
+
+
+def run(name: str, case: Case, effort: str, seconds: float, device: str, batches: int, *, again: bool, compiles: bool
+        ) -> dict[str, Any]:
     """The document of one model. again: whether a file that saves nothing is timed, too. compiles: whether
     torch.compile is."""
     torch.manual_seed(0)
-    model, inputs = case.make().train(), list(case.inputs())
+    model, inputs = case.make().train().to(device), [x.to(device) for x in inputs_of(case, batches)]
 
     def optimized() -> Any:
         return kernelwright.optimize(model, inputs=tuple(inputs), effort=effort, baselines="none")
@@ -88,8 +95,8 @@ def run(name: str, case: Case, effort: str, seconds: float, *, again: bool, comp
         others[COMPILED](*given)  # the compiler runs in the first step
     if lesser is not None:
         others[AGAIN] = TrainingStep(lesser, given)
-    timing = time_model(TrainingStep(model, given), step, given, device="cpu", compilers={}, budget_seconds=seconds,
-                        others=others)
+    timing = time_model(TrainingStep(model, given), step, given, device=device, compilers={},
+                        budget_seconds=seconds, others=others)
     eager_error, own_error = errors(model, own, given)
     entries = timing.entries
     saved = [use.saved_bytes for mode in result.modes for use in mode.backward]
@@ -132,22 +139,27 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of models, or parts of them, with commas between")
     parser.add_argument("--again", action="store_true", help="time a file whose backward computes all again, too")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--batches", type=int, default=1, help="how many of a model's batches are one")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="each N-th model, beginning with the K-th")
     parser.add_argument("--list", action="store_true", help="print the names of the models")
     options = parser.parse_args()
     cases = chosen([name.strip() for name in options.only.split(",") if name.strip()])
     if options.list:
         print("\n".join(cases))
         return
-    device = current_device("cpu")
+    part, parts = map(int, options.part.split("/"))
+    cases = dict(list(cases.items())[part - 1::parts])
+    device = current_device(options.device)
     document: dict[str, Any] = {
         "command": "python " + " ".join(sys.argv), "commit": commit(), "kernelwright": VERSION,
         "device": device.title, "torch": torch.__version__, "threads": torch.get_num_threads(),
-        "python": platform.python_version(), "load": os.getloadavg()[0],
+        "python": platform.python_version(), "load": os.getloadavg()[0], "batches": options.batches,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "busy": 0, "cases": []}
     for name, case in cases.items():
         try:
-            found = run(name, case, options.effort, options.seconds, again=options.again,
-                        compiles=not options.no_compile)
+            found = run(name, case, options.effort, options.seconds, options.device, options.batches,
+                        again=options.again, compiles=not options.no_compile)
         except (RuntimeError, kernelwright.KernelwrightError) as error:
             found = {"name": name, "failed": f"{type(error).__name__}: {error}"[:400]}
         document["cases"].append(found)

@@ -48,8 +48,10 @@ class TrainingStep(nn.Module):
                 results = [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
                 if not self.directions:  # drawn where they are: the processor takes a minute for a billion of them
                     draws = {t.device: torch.Generator(t.device).manual_seed(0) for t in results}
-                    self.directions = [torch.randn(t.shape, generator=draws[t.device], dtype=t.dtype, device=t.device)
-                                       for t in results]
+                    self.directions = [  # the same numbers in all types, so that a model in float64 has them, too
+                        torch.randn(t.shape, generator=draws[t.device], device=t.device,
+                                    dtype=torch.complex64 if t.is_complex() else torch.float32).to(t.dtype)
+                        for t in results]
                 return torch.autograd.grad(results, self.leaves, self.directions, allow_unused=True)
         finally:
             for tensor in self.forced:
