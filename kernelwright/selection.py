@@ -47,6 +47,7 @@ from kernelwright.verified import (
     SHARE_OF_FIRST,
     Certified,
     Truths,
+    as_it_was,
     built,
     candidate_of,
     certified_modes,
@@ -60,6 +61,8 @@ from kernelwright.verify.state import State
 _LEAST_SECONDS = 0.2
 #: Of the time for timing, the share that steps of training have: a step is a call and its backward.
 _STEPS = 0.5
+#: Of a run, what building and checking kernels for gradients may take beside measurements that wait.
+_MOST_FOR_STEPS = 0.3
 #: The share of what is left of a run, baselines included, that tuning has where its own time is over.
 _LEAST_TUNING = 0.1
 #: Calls of the model that a first build and check of a mode takes as long as (68 and 71 of networks with 0.3 and 0.45 s
@@ -69,6 +72,10 @@ _CHECK_CALLS = 70
 _BUILD_SECONDS = 5.0
 NO_MEMORY_FOR_KERNELS = "there is not the memory to check kernels beside the model"
 NO_MEMORY = "The device had no memory for further trials, and none for what measurements would have changed."
+#: Of files for a device, whose steps of training are the original computation's.
+QUICK_STEPS = "Quick effort makes no kernels for gradients on a device: steps of training run the original " \
+    "computation. `--effort normal` makes them."
+NO_STEPS = "make kernels for gradients: steps of training run the original computation. More of `--budget` has it."
 #: Why PyTorch keeps the operators of a mode in which no kernel pays.
 ONE_LAUNCH = "no kernel of ours pays here; all calls are one launch"
 #: A program that loses in fewer calls than these is called so often, where that takes no more than this share of a run.
@@ -86,9 +93,11 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
     out about the model. Raises VerificationFailed where even a file without any kernel fails.
     """
     planned = [part for mode in modes for part in with_strides_of_eager(problem, mode, example, device, settings)]
-    if TARGETS[target].on_host or settings.effort != "quick":  # a device's compiler takes as long again before a file
-        planned = [with_backward(part, example, device, stages) for part in planned]
     tuning, budget = Tuning(problem, example, target, device, settings, stages), stages.budget
+    # A device's compiler takes as long again for a backward, and checks take twice as long: calls come before steps.
+    steps_last = not TARGETS[target].on_host and budget.measures
+    if not steps_last:
+        planned = [with_backward(part, example, device, stages) for part in planned]
     truths = truths if truths is not None else Truths(problem.device)
 
     def certified(modes: list[ModeProgram], **how: Any) -> Certified:
@@ -150,7 +159,9 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
         keep(text)
         # What waits is measured in what the checks have left, for as long as what was measured passes.
         goes_on = checked and _as_tuned(modes, better)
-        while goes_on and (waiting := tuning.waiting) and (seconds := further_seconds(budget, took)):
+        reserved = _steps_take(budget, took) if steps_last and settings.effort != "quick" and any(
+            map(_may_step, modes)) else 0.0
+        while goes_on and (waiting := tuning.waiting) and (seconds := further_seconds(budget, took + reserved)):
             better = tuning.modes(planned, seconds)
             better, other, _ = written(problem, better, example, target, device)
             untried = tuning.untried
@@ -161,6 +172,10 @@ def select(problem: Problem, modes: list[ModeProgram], example: list[Any], targe
                 keep(text)
                 goes_on = _as_tuned(modes, better)
             goes_on = goes_on and tuning.waiting < waiting
+        if steps_last:
+            modes, text, emitted, certificates = _with_steps(problem, (modes, text, emitted, certificates), example,
+                                                             device, settings, stages, took, certified)
+            keep(text)
         modes = [replace(m, notes=(*m.notes, *untried)) for m in modes]
     alone = settings.baselines == "none"
     slower, timings = _timed(problem, modes, emitted, example, device, settings, stages, compare=alone, choose=True)
@@ -290,6 +305,57 @@ def further_seconds(budget: Budget, took: float) -> float:
     build and a check and for the clock; 0 where that is not worth a round."""
     seconds = budget.left() - took - budget.share("time") - _LEAST_SECONDS
     return seconds if seconds >= _LEAST_TUNING * budget.seconds else 0.0
+
+
+def _with_steps(problem: Problem, before: Certified, example: list[Any], device: Device, settings: Settings,
+                stages: Stages, took: float, certify: Callable[..., Certified]) -> Certified:
+    """What passed, with kernels for the gradients of modes of training where steps are faster by them; a note says why
+    there are none. took: seconds of the first build and check."""
+    modes = before[0]
+    if not any(map(_may_step, modes)):
+        return before
+    if settings.effort == "quick":
+        return _noted(before, _may_step, QUICK_STEPS)
+    if not _steps_fit(stages.budget, took):
+        return _noted(before, _may_step, f"{UNTRIED}{NO_STEPS}")
+    planned = [with_backward(m, example, device, stages) for m in modes]
+    if not any(m.backward for m in planned):
+        return before
+    try:
+        found = certify(planned, before=before)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return _without_memory(before)
+    if not any(m.backward for m in found[0]):
+        return found
+    kept = faster_steps(problem, found[0], found[2], example, settings, stages,
+                        max(_LEAST_SECONDS, _STEPS * stages.budget.share("time")))
+    if all(m.backward is old.backward for m, old in zip(kept, found[0], strict=True)):
+        return found
+    return as_it_was(kept, before) or certify(kept, brief=True, before=before)
+
+
+def _may_step(mode: ModeProgram) -> bool:
+    """Whether a mode may have kernels for its gradients."""
+    return mode.model.training and True in mode.recordings and bool(mode.plan.kernels)
+
+
+def _steps_take(budget: Budget, took: float) -> float:
+    """Seconds to build and check kernels for gradients; 0 where that is so much of a run that calls come before it."""
+    seconds = (1 + SHARE_OF_FIRST) * took
+    return seconds if seconds <= _MOST_FOR_STEPS * budget.seconds else 0.0
+
+
+def _steps_fit(budget: Budget, took: float) -> bool:
+    """Whether there is the time to build and check kernels for gradients, and to time what came of it."""
+    return budget.left() - budget.share("time") >= (1 + SHARE_OF_FIRST) * took
+
+
+def _noted(before: Certified, of: Callable[[ModeProgram], bool], note: str) -> Certified:
+    """What passed, where some modes get a note."""
+    modes, text, emitted, passed = before
+    return [replace(m, notes=(*m.notes, note)) if of(m) else m for m in modes], text, emitted, passed
 
 
 def _next(found: Iterator[ModeProgram]) -> ModeProgram | None:

@@ -175,6 +175,18 @@ def certified_modes(problem: Problem, modes: list[ModeProgram], example: list[An
             again = stepped_back(mode, step, device, f"{found} {LATE}" if late and not failure.hopeless else found)
             stepped[mode.name] = again if step.whole else tuned(again, step)
         modes = [stepped.get(m.name, m) for m in modes]
+        if before is not None and (same := as_it_was(modes, before)):
+            return same
+
+
+def as_it_was(modes: list[ModeProgram], before: Certified) -> Certified | None:
+    """What passed before, with the notes of modes that have stepped back to just that; None for others."""
+    earlier, text, emitted, passed = before
+    if len(modes) != len(earlier) or any(
+            (m.name, m.recordings, m.backward) != (e.name, e.recordings, e.backward) or m.plan is not e.plan
+            for m, e in zip(modes, earlier, strict=True)):
+        return None
+    return modes, text, emitted, passed
 
 
 def _as_before(modes: list[ModeProgram], failures: dict[Hashable, Failure], certificates: dict[str, Certificate],

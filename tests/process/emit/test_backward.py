@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import kernelwright
 from kernelwright.adjoint.table import ADJOINTS, mul
+from kernelwright.codegen.generate import TARGETS
 from kernelwright.roofline.devices import GENERIC_CPU
 
 PROBLEMS = {
@@ -599,6 +601,52 @@ def test_a_call_that_loses_keeps_kernels_where_a_step_wins(small, monkeypatch):
     assert [n for n in found.notes if n.startswith("Training mode has kernels in calls that record gradients alone")]
     recorded, = (mode for mode in found.modes if mode.runs)
     assert recorded.backward and recorded.certificate.passed and recorded.certificate.recorded.passed
+
+
+@pytest.fixture
+def far(small: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The target is asked as one of a device, whose compiler takes long: calls come before steps."""
+    monkeypatch.setattr("kernelwright.selection.TARGETS", {"cpp": replace(TARGETS["cpp"], device="cuda")})
+    monkeypatch.setattr("kernelwright.selection.further_seconds", lambda budget, took: 0.0)
+    monkeypatch.setattr("kernelwright.selection._steps_fit", lambda budget, took: True)
+    return small
+
+
+def test_on_a_device_gradients_have_their_kernels_at_last(far):
+    found = kernelwright.optimize(far, target="cpp", effort="normal", baselines="none")
+    assert "_kernelwright_gradients" in found.source and not [n for n in found.notes if "gradients" in n]
+    assert all(mode.certificate.recorded.gradients is not None for mode in found.modes if mode.backward)
+    builds = [s.name for s in found.spans if s.name in ("build", "time")]
+    assert builds.index("build") < builds.index("time") and builds.count("build") >= 2
+
+
+def test_on_a_device_steps_that_lose_leave_calls_as_they_were(far, monkeypatch):
+    monkeypatch.setattr("kernelwright.training.steps.is_slower", lambda timing: True)
+    found = kernelwright.optimize(far, target="cpp", effort="normal", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if n.startswith("Training mode has no kernels for its backward: a step takes")]
+    assert all(mode.certificate.passed for mode in found.modes)
+
+
+@pytest.mark.breaks
+def test_on_a_device_wrong_gradients_leave_calls_as_they_were(far, monkeypatch):
+    rule = ADJOINTS["softmax"]
+    monkeypatch.setitem(ADJOINTS, "softmax", lambda *given: [mul(rule(*given)[0], 1.001)])
+    found = kernelwright.optimize(far, target="cpp", effort="normal", baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if "no kernels for its backward: the program with them failed" in n], found.notes
+    # The file without them is the one that had passed: it is neither built nor checked again.
+    assert [s.name for s in found.spans].count("build") == 2
+
+
+@pytest.mark.parametrize(("effort", "fits", "words"), [
+    ("quick", True, "Quick effort makes no kernels for gradients"),
+    ("normal", False, "There was no time to make kernels for gradients")])
+def test_on_a_device_notes_say_why_gradients_have_no_kernels(far, monkeypatch, effort, fits, words):
+    monkeypatch.setattr("kernelwright.selection._steps_fit", lambda budget, took: fits)
+    found = kernelwright.optimize(far, target="cpp", effort=effort, baselines="none")
+    assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
+    assert [n for n in found.notes if n.startswith(words)], found.notes
 
 
 @pytest.mark.breaks
