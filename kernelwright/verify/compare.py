@@ -114,11 +114,14 @@ def from_sample(sampled: Comparison, tolerance: Tolerance | None = None) -> dict
 
     Eager is off by as much as it was found to be in ``sampled``; a candidate that keeps the rule there is at
     most ``1 + multiple`` times that away from eager (doubled for single elements, whose extreme over the
-    whole output is larger than over a sample).
+    whole output is larger than over a sample). No element is wrong that is off by no more than that of eager's largest
+    error.
     """
     multiple = (tolerance or Tolerance()).multiple
     share = (1 + multiple) / multiple
-    return {output.path: Allowance(2 * share * output.eager_units, share * output.eager_relative, 0.01)
+    return {output.path: Allowance(2 * share * output.eager_units, share * output.eager_relative, 0.01,
+                                   share * multiple * output.eager_worst_absolute
+                                   if math.isfinite(output.eager_worst_absolute) else 0.0)
             for output in sampled.outputs}
 
 

@@ -37,11 +37,14 @@ NOISE_MARGIN = 32.0
 @dataclass(frozen=True)
 class Allowance:
     """Eager's error known from elsewhere (from the sampled batch entries), for a reference that is eager;
-    ``slices``: the relative error that a slice may have, as eager's own error in each is unknown."""
+    ``slices``: the relative error that a slice may have, as eager's own error in each is unknown; ``absolute``: what
+    every element may be off, however small it is. Errors of elements beside their sizes tell nothing of others: some
+    element of the whole lies closer to zero than all of a sample, and is zero on one side of a ReLU."""
 
     units: float
     relative: float
     slices: float
+    absolute: float = 0.0
 
 
 def judge(
@@ -75,7 +78,8 @@ def judge(
             f"{found.first_zero_sign}"
         ] = "zero-sign"
     floor = limits.noise_units if is_noise or not has_scale else 1.0
-    if found.worst_units > max(floor, multiple * eager_units) and found.worst_absolute > limits.of_size * scale:
+    excused = max(limits.of_size * scale, allowance.absolute if allowance is not None else 0.0)
+    if found.worst_units > max(floor, multiple * eager_units) and found.worst_absolute > excused:
         expected, got, by_eager = found.at_worst
         problems[
             f"{found.failing} of {found.elements} elements are outside atol={limits.atol:g}, "

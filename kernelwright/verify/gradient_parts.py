@@ -7,7 +7,7 @@ alone, and a parameter's is the sum of what entries give, which is added in floa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -99,13 +99,14 @@ def allowed(found: Comparison, tolerance: Tolerance | None, share: float, words:
     which float64 has ``found``: the error of a sum grows no faster than its terms are more. words: how paths begin
     there, and here."""
     there, here = words
-    return {here + path.removeprefix(there): Allowance(off.units / share, off.relative / share, off.slices)
+    return {here + path.removeprefix(there): Allowance(off.units / share, off.relative / share, off.slices,
+                                                        off.absolute / share)
             for path, off in from_sample(found, tolerance).items()}
 
 
 def largest(*allowances: Allowance | None) -> Allowance | None:
     """What is allowed by any of these; None where there are none."""
-    given = [(a.units, a.relative, a.slices) for a in allowances if a is not None]
+    given = [astuple(a) for a in allowances if a is not None]
     return Allowance(*map(max, zip(*given))) if given else None
 
 

@@ -12,6 +12,7 @@ from test_verify import random
 
 from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
 from kernelwright.verify.choices import with_choices_of
+from kernelwright.verify.compare import compare_with_eager
 from kernelwright.verify.computation import settled, without_lost
 from kernelwright.verify.flatten import clone_tensors, flatten, map_paths, tensors_of
 from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
@@ -436,3 +437,24 @@ def test_sums_that_cancel_excuse_no_other_slice() -> None:
     candidate[:, 100] *= 1.1
     found = one(candidate, own, reference, moved={"output": moved})
     assert not found.passed and "slice" in " ".join(found.kinds)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+def test_zeros_beyond_a_sample_may_be_rounding(scale: float) -> None:
+    """A ReLU makes zeros of one side: some element of a large output lies so near to it that rounding chooses the side,
+    as none of the entries does that float64 ran. An element that is wrong by more is still wrong."""
+    torch.manual_seed(0)
+    exact = torch.randn(512, 256, dtype=torch.float64).mul(scale)
+    rounded = exact.float() * (1 + 1e-7 * torch.randn(512, 256))
+    eager, candidate = rounded.relu(), (exact.float() * (1 + 1e-7 * torch.randn(512, 256))).relu()
+    few = slice(0, 2)
+    sampled = compare(candidate[few], eager[few], exact[few].relu())
+    assert sampled.passed
+    near = candidate.clone()
+    near[200, 7], by_eager = 2e-7 * scale, eager.clone()
+    by_eager[200, 7] = 0.0
+    assert compare_with_eager(near, by_eager, sampled).passed
+    far = near.clone()
+    far[200, 7] = 2e-4 * scale
+    found = compare_with_eager(far, by_eager, sampled)
+    assert not found.passed and found.outputs[0].kinds == ("elements",)
