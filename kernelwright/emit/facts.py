@@ -35,8 +35,8 @@ exec(compile(forms_text(), "<kernelwright forms>", "exec"), _forms)
 #: all modes have these, the file has neither the facts nor the text that reads them.
 OPTIONAL = {
     "OTHER_MODE": {"other_mode": "()"}, "NESTED": {"nested": "None", "keywords": "()"}, "RETURNED": {"returned": "()"},
-    "UPDATED": {"updated": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"}, "ASKED": {"asked": "None"},
-    "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
+    "UPDATED": {"updated": "()", "seen": "()"}, "RANDOM": {"random": "False"}, "PARTS": {"parts": "()"},
+    "ASKED": {"asked": "None"}, "DECIDED": {"decided": "()"}, "OF_INPUTS": {"of_inputs": "()"},
     "RESULTS": {"structure": "0", "results": "((0, ()),)", "computed": "(0,)", "given": "None"},
     "TIED": {"tied": "()"}, "OUTSIDE": {"outside": "{}"}, "GRAPHS": {"graph": "False"},
     "AHEAD": {"ahead": "False"}, "COMPILED": {"compiled": "None"}, "TURNABLE": {"strides": "()"},
@@ -403,7 +403,7 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("inputs", "(" + ", ".join(entries) + ("," if len(entries) == 1 else "") + ")"),
             ("nested", nested), ("keywords", literal(tuple(keywords))), ("returned", literal(_returned(plan))),
             ("tensors", "\n".join(["{", *tensors, "    }"]) if tensors else "{}"),
-            ("updated", literal(tuple(e.name for e in plan.graph.effects))),
+            ("updated", literal(tuple(e.name for e in plan.graph.effects))), ("seen", literal(_seen(plan))),
             ("structure", structure_text(structure, model)), ("random", repr(drawn)),
             ("parts", parts_text(plan, model)), ("asked", literal(asked)), ("decided", literal(plan.graph.decided)),
             ("of_inputs", _of_inputs_text(plan)),
@@ -414,6 +414,18 @@ def plan_facts(plan: Plan, model: nn.Module, inputs: list[Any], mode: str, *, gr
             ("compiled", "None" if keywords else _compiled_text(plan, model, [arguments, plan.graph.structure])),
             ("strides", literal(result_strides(plan) if _turnable(plan) else ())),
             ("layout", literal(_layout(plan, values)))]
+
+
+def _seen(plan: Plan) -> tuple[str, ...]:
+    """The names of those tensors that a call updates on whose values before it anything else depends: running
+    statistics do not count in training, where nothing but their updates reads them. All where a decision of the model's
+    own, or what it asks of its tensors, may depend on them."""
+    updated = tuple(e.name for e in plan.graph.effects)
+    if plan.graph.decided or plan.graph.asks:
+        return updated
+    read = {node["name"] for node in walk([*plan.graph.outputs, *(c.value for c in plan.graph.checks)])
+            if node.op in ("parameter", "buffer", "attribute")}
+    return tuple(name for name in updated if name in read)
 
 
 def _layout(plan: Plan, values: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

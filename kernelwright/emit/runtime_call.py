@@ -215,13 +215,13 @@ class _KernelwrightFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
         # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
         ctx.binding, ctx.facts, ctx.state = binding, facts, state
         ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         if UPDATED:
             ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                           if name in facts["updated"]}
+                           if name in facts["seen"]}
         if RANDOM:
             ctx.drawn = _kernelwright_random_states(values[0].device) if facts["random"] else None
         ctx.device_type = values[0].device.type
@@ -270,7 +270,10 @@ class _KernelwrightFunction(torch.autograd.Function):
                     inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
             state = dict(zip(ctx.state, given[len(ctx.places):]))
             if UPDATED:
-                state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+                # Nor may it repeat them: it updates copies.
+                kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
+                        if name in ctx.facts["updated"]}
+                state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
             named = {}
             if NESTED:
                 count = len(inputs) - len(ctx.facts["keywords"])

@@ -21,7 +21,7 @@ from kernelwright.programs import Stages
 from kernelwright.records import words_of
 from kernelwright.report.units import seconds as in_words
 from kernelwright.settings import Settings
-from kernelwright.timing.baselines import CANDIDATE, EAGER, is_slower, time_model
+from kernelwright.timing.baselines import CANDIDATE, EAGER, is_slower, time_model, wall_seconds
 from kernelwright.verified import candidate_of
 from kernelwright.verify.flatten import flatten, tensors_of
 
@@ -80,6 +80,9 @@ def faster_steps(problem: Problem, modes: Sequence[ModeProgram], emitted: Module
                 continue
         eager, with_kernels = (in_words(timing.entries[name].median) for name in (EAGER, CANDIDATE))
         took = f"a step takes {with_kernels} with kernels for its backward, and eager's {eager}"
+        walls = wall_seconds(timing.entries[EAGER], timing.entries[CANDIDATE])
+        if timing.entries[CANDIDATE].median < timing.entries[EAGER].median and walls is not None:
+            took += f" (with what the host does, {in_words(walls[1])} and {in_words(walls[0])}: {walls[2]})"
         if is_slower(timing):
             found[mode.name] = mode.without_backward(took)
         else:

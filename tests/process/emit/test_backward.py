@@ -667,3 +667,41 @@ def test_a_rule_that_fails_costs_the_backward_alone(small, monkeypatch):
     found = kernelwright.explain(small, target="cpp", device=GENERIC_CPU)
     assert "_kernelwright_gradients" not in found.source and "_KERNELWRIGHT_SOURCE" in found.source
     assert [s for s in found.spans if "gradients from the original computation" in s.words and "a bug" in s.words]
+
+
+UPDATES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+        self.register_buffer("calls", torch.ones(16))
+
+    def forward(self, x):
+        y = torch.tanh(self.norm(x)) * self.calls.clone()
+        self.calls.mul_(1.5)
+        return y
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+"""
+
+
+def test_a_backward_that_computes_again_sees_what_its_call_saw(tmp_path):
+    """After further calls: those buffers are kept for it on which results depend, and no update is made twice."""
+    original, made, source = emit(tmp_path, "updates", UPDATES)
+    assert "\"seen\": ('calls',)" in source
+    old, new, (x,) = models(original, made)
+    found = []
+    for model in (old, new):
+        inputs = [x.clone().requires_grad_(), (x * 2.0).requires_grad_()]
+        results = [model(value) for value in inputs]
+        first, = torch.autograd.grad(results[0].square().sum(), inputs[0], create_graph=True)  # computed again
+        second, = torch.autograd.grad(first.square().sum(), inputs[0])
+        found.append([*results, first, second, *model.state_dict().values()])
+    for mine, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-5)
