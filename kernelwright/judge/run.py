@@ -32,7 +32,7 @@ from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.worker.remote import CandidateRaised
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
 from kernelwright.roofline.peaks import current_device
@@ -94,6 +94,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
                 waiting[number] = worker
             else:
                 tell([number])
+            release()  # what the next one has no use for is another process's to use
             if waiting and (len(waiting) == together or number == len(candidates) - 1):
                 with progress.stage("time"):
                     progress.say(f"{len(waiting)} candidates and eager")

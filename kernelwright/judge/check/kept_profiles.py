@@ -22,6 +22,7 @@ from kernelwright.judge.check.problem_profile import ProblemProfile
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import shortages
 from kernelwright.roofline.peaks import current_device
 from kernelwright.version import VERSION
 
@@ -35,7 +36,8 @@ def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: 
 
     It is found again under the same texts (the problem's, and those of modules that stand beside it), seed, settings,
     device and versions. Only processes of the judge may write to ``folder``: what stands there is unpickled, and no
-    candidate can reach it. Raises what ``make`` raises; a folder that cannot be written keeps nothing.
+    candidate can reach it. Raises what ``make`` raises; a folder that cannot be written keeps nothing, and a profile
+    for which memory ran out on the way says too little to be kept.
     """
     file = folder / f"{_key(problem, settings)}.profile"
     try:
@@ -44,8 +46,10 @@ def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: 
             return kept
     except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError):
         pass  # there is none, or one of another version
+    before = shortages()
     profile = make()
-    _keep(file, pickle.dumps(profile))
+    if shortages() == before:
+        _keep(file, pickle.dumps(profile))
     return profile
 
 
