@@ -12,10 +12,11 @@ import torch
 
 from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
-from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
+from kernelwright.judge.check.candidate import Checker
 from kernelwright.judge.check.constants import fixed_state
-from kernelwright.judge.check.kept_profiles import kept_profile, kept_self_test
+from kernelwright.judge.check.kept_profiles import kept_for, kept_profile, kept_self_test
 from kernelwright.judge.check.own_share import measure_own_share
+from kernelwright.judge.check.precision import timed_tolerance
 from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right

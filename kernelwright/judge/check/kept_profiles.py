@@ -21,11 +21,15 @@ import torch
 from kernelwright.judge.check.problem_profile import ProblemProfile
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.worker.process import free_bytes
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import shortages
 from kernelwright.roofline.peaks import current_device
+from kernelwright.verify.kept import Kept
 from kernelwright.version import VERSION
 
+#: Share of free memory in which the model's results may wait for the next candidate.
+KEPT_SHARE = 1 / 16
 #: Seconds for which a device counts as fit on which the judge has passed its self-test.
 FIT_SECONDS = 600.0
 
@@ -115,3 +119,10 @@ def _keep(file: Path, content: bytes) -> None:
         os.replace(part, file)
     except OSError:
         return
+
+
+def kept_for(problem: Problem) -> Kept:
+    """Nothing yet of the model's side of checks, with room for what the device has room for."""
+    device = problem.device
+    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return Kept(int(KEPT_SHARE * free))
