@@ -13,7 +13,7 @@ import torch
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.builds import attach, prebuild
-from kernelwright.judge.check.by_rules import judged_by, not_tried
+from kernelwright.judge.check.by_rules import disputed, judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
@@ -184,7 +184,7 @@ class Checker:
         if worker.failure is None:
             with contextlib.suppress(CandidateRaised, WorkerFailure):
                 self._instance(worker, self.profile.seed)
-        return replace(found, by_rules=by_rules)
+        return disputed(replace(found, by_rules=by_rules))
 
     def _started(self, path: Path, libraries: Mapping[str, Path]) -> Worker:
         """A process for the candidate, which has its libraries. Raises WorkerFailure."""
