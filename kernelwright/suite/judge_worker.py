@@ -11,11 +11,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelwright import device_lock
 from kernelwright.errors import InternalError, KernelwrightError, NotEnoughMemory
+from kernelwright.forked import Forked
 from kernelwright.problem.memory import is_out_of_memory, release, says_out_of_device_memory, shortages
 from kernelwright.progress import Progress
 from kernelwright.suite.worker import versions
@@ -105,10 +107,12 @@ class _Judging:
                 self.part(kind=BUILT, key=candidate["key"])
 
     def needed(self, total: int) -> int:
-        """Bytes of the device that judging the problem is expected to need."""
+        """Bytes of the device that judging the problem is expected to need. The problem's file runs in a copy of this
+        process for that: it may register operators, say, which goes once."""
         from kernelwright.problem.needs import most_bytes
 
-        most = most_bytes(Path(self.task["path"]), tiny=self.settings.tiny, model=self.settings.model)
+        said = partial(most_bytes, Path(self.task["path"]), tiny=self.settings.tiny, model=self.settings.model)
+        most = dict(Forked({"most": said}, 1)).get("most")
         return int(UNKNOWN_SHARE * total) if most is None else TIMES * most + LEAST_BYTES
 
     def judge(self, numbers: Sequence[int], *, alone: bool) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,14 @@ class Shared:
 LACKS = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB."),
          torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),
          RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")]
+
+
+def test_the_problems_file_leaves_nothing_in_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(tmp_path, monkeypatch, lambda what, alone: ("OK", ""))
+    (tmp_path / "problem.py").write_text("import sys\nsys.rooms_were_here = True\n" + MODEL.format(
+        forward="return self.linear(x)"))
+    assert shared.run()["state"] == "verified" and not hasattr(sys, "rooms_were_here")
+    assert shared.asked == [TIMES * (20 << 20) + LEAST_BYTES]
 
 
 def test_room_is_asked_for_when_all_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
