@@ -3,7 +3,8 @@
 In a suite, one process per problem works on each device, and a scheduler holds a line to each. A block under
 :func:`locked_device` has the device to itself: the scheduler stops every other process that may use it, and lets them
 go on afterwards. A block under :func:`without_device` promises not to use the device (a compiler runs, say), so that
-its process is not stopped on a GPU. Outside of a suite there is nobody to wait for, and both do nothing.
+its process is not stopped on a GPU. :func:`room_on_device` waits until there is as much of the device's memory as is
+needed, beside what others were given. Outside of a suite there is nobody to wait for, and all three do nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class DeviceLock:
     """One process's line to the scheduler: JSON objects, one a line, in both directions.
 
     Said: ``leave`` and ``return`` (around a block without the device), ``lock`` and ``unlock`` (around one that has it
-    to itself). ``return`` and ``lock`` carry a number and wait for ``go`` with it. ``paused`` is a file of eight bytes
+    to itself), and ``room`` (for memory of the device). ``return``, ``lock`` and ``room`` carry a number and wait for
+    ``go`` with it. ``paused`` is a file of eight bytes
     in which the scheduler keeps the seconds (float64) that this process has been stopped.
     """
 
@@ -103,7 +105,11 @@ class DeviceLock:
             self.off_device = False
             self._wait_for("return")
 
-    def _wait_for(self, request: str) -> None:
+    def room_on_device(self, needed: int | None, total: int) -> None:
+        """See :func:`room_on_device`."""
+        self._wait_for("room", bytes=needed, total=total)
+
+    def _wait_for(self, request: str, **told: int | None) -> None:
         """Make a request and wait for its ``go``. Answers to requests that an exception cut short are skipped.
 
         Nobody comes back to the device early: an exception (of an alarm, say) while waiting for that is raised later.
@@ -112,7 +118,7 @@ class DeviceLock:
         started, before = self.moment()
         interruption: BaseException | None = None
         try:
-            self.say(say=request, number=self.number)
+            self.say(say=request, number=self.number, **told)
             while True:
                 try:
                     if self.hear().get("go") == self.number:
@@ -170,6 +176,14 @@ def without_device() -> Iterator[None]:
         return
     with lock.without_device():
         yield
+
+
+def room_on_device(needed: int | None, total: int) -> None:
+    """Wait until this process may use ``needed`` bytes of its device, which has ``total``; with None all of it, so that
+    no other process that asks has any. It holds until the process ends or asks again, which gives back what it had."""
+    lock = _own_lock()
+    if lock is not None:
+        lock.room_on_device(needed, total)
 
 
 def was_noisy() -> None:

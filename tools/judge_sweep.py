@@ -75,7 +75,8 @@ class DeviceLock:
 def judged(path: Path, folder: Path, candidate: Path | None, tiny: bool, lock: DeviceLock, together: int = 1
            ) -> dict[str, Any]:
     """Verdicts by candidate for a problem, and what its profile says. ``together``: processes that share the device."""
-    from kernelwright.judge.check.candidate import Checker, kept_for
+    from kernelwright.judge.check.candidate import Checker
+    from kernelwright.judge.check.kept_profiles import kept_for
     from kernelwright.judge.check.problem_profile import make_profile
     from kernelwright.judge.check.trivial import trivial_candidates
     from kernelwright.judge.efforts import Budget

@@ -12,10 +12,11 @@ import torch
 
 from kernelwright.device_lock import clock
 from kernelwright.errors import StateNotPlain, place
-from kernelwright.judge.check.candidate import Checker, kept_for, timed_tolerance
+from kernelwright.judge.check.candidate import Checker
 from kernelwright.judge.check.constants import fixed_state
-from kernelwright.judge.check.kept_profiles import kept_profile, kept_self_test
+from kernelwright.judge.check.kept_profiles import kept_for, kept_profile, kept_self_test
 from kernelwright.judge.check.own_share import measure_own_share
+from kernelwright.judge.check.precision import timed_tolerance
 from kernelwright.judge.check.problem_profile import ProblemProfile, make_profile
 from kernelwright.judge.check.refusals import ghost
 from kernelwright.judge.check.truth import float64_is_right
@@ -32,7 +33,7 @@ from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
 from kernelwright.judge.worker.remote import CandidateRaised
 from kernelwright.problem import Problem
 from kernelwright.problem.load import load_problem
-from kernelwright.problem.memory import is_out_of_memory
+from kernelwright.problem.memory import is_out_of_memory, release
 from kernelwright.problem.state import not_plain
 from kernelwright.progress import Progress
 from kernelwright.roofline.peaks import current_device
@@ -94,6 +95,7 @@ def judge(path: Path, candidates: Sequence[Path], settings: JudgeSettings, progr
                 waiting[number] = worker
             else:
                 tell([number])
+            release()  # what the next one has no use for is another process's to use
             if waiting and (len(waiting) == together or number == len(candidates) - 1):
                 with progress.stage("time"):
                     progress.say(f"{len(waiting)} candidates and eager")

@@ -26,6 +26,7 @@ _HOST_OUT_OF_MEMORY = re.compile(r"can't allocate memory|not enough memory|Canno
 # they are the kernel's, and stay however much memory is free.
 _DEVICE_OUT_OF_MEMORY = re.compile(r"out[ _]?of[ _]?memory|cudaErrorMemoryAllocation|_ALLOC(ATION)?_FAILED",
                                    re.IGNORECASE)
+_seen = [0]
 
 
 class WouldNotFit(MemoryError):
@@ -88,10 +89,20 @@ def require_memory(needed: int, device: torch.device | str, subject: str, where:
 
 
 def is_out_of_memory(exception: BaseException) -> bool:
-    """Whether ``exception`` says that memory ran out: in Python, numpy, PyTorch, a library, or a kernel's launch."""
-    if isinstance(exception, MemoryError) or is_out_of_device_memory(exception):
-        return True
-    return isinstance(exception, RuntimeError) and bool(_HOST_OUT_OF_MEMORY.search(str(exception)))
+    """Whether ``exception`` says that memory ran out: in Python, numpy, PyTorch, a library, or a kernel's launch.
+
+    Where it does, `shortages` counts it: whoever asks goes on without what there was no room for.
+    """
+    found = (isinstance(exception, MemoryError) or is_out_of_device_memory(exception)
+             or (isinstance(exception, RuntimeError) and bool(_HOST_OUT_OF_MEMORY.search(str(exception)))))
+    _seen[0] += found
+    return found
+
+
+def shortages() -> int:
+    """How often `is_out_of_memory` was told in this process that memory ran out. What was found meanwhile may be due to
+    that, however it reads."""
+    return _seen[0]
 
 
 def is_out_of_device_memory(exception: BaseException) -> bool:

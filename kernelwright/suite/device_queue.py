@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kernelwright.suite import processes
+from kernelwright.suite.rooms import Rooms
 from kernelwright.suite.worker_process import Attempt, WorkerProcess
 
 #: A signal to stop takes effect when a process leaves the kernel: milliseconds, rarely longer. What it had queued on a
@@ -35,9 +36,13 @@ class DeviceQueue:
     device: str = ""
     slots: list[int] = field(default_factory=list)
     """Numbers of cache folders that are free."""
+    rooms: Rooms[WorkerProcess] = field(default_factory=Rooms)
+    """Who has how much of its memory."""
 
     def serve(self) -> None:
         """Grant the next request if nobody measures; stop and let go on whom that concerns."""
+        for worker in self.rooms.grant():
+            worker.go()
         if self.holder is None and self.asking:
             self._grant(self.asking.pop(0))
         if self.holder is None:

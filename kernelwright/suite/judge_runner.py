@@ -275,7 +275,7 @@ class _Driver:
             self.at[job] = key
             self.missing[key].attempts += 1
         elif told["kind"] == JUDGED and self.together and not self.missing[key].alone \
-                and told["result"]["verdict"] == SHORT_OF_MEMORY:
+                and told["result"]["verdict"] == SHORT_OF_MEMORY and not _of_device_alone(told):
             self.short.add(key)
         elif told["kind"] == JUDGED:
             self._close(key, job, told["result"], told["device"], told["versions"], None)
@@ -356,6 +356,11 @@ class _Driver:
         over = ((result.get("timing") or {}).get("speedup") or {}).get("value")
         speed = f", {units.digits(over)}x over eager" if isinstance(over, float) else ""
         self.progress.say(f"[{self.judged}/{self.judged + left}] {name}: {result['verdict']}{speed}; {ends}")
+
+
+def _of_device_alone(told: Mapping[str, Any]) -> bool:
+    """Whether a verdict on memory is one on the device's, which nobody else used when it was found."""
+    return told.get("alone") is True and says_out_of_device_memory(told["result"]["reason"])
 
 
 def _says_memory(record: Mapping[str, Any]) -> bool:

@@ -205,6 +205,9 @@ class Scheduler:
                 case "lock":
                     worker.waiting = ("lock", message["number"])
                     queue.asking.append(worker)
+                case "room":
+                    worker.waiting = ("room", message["number"])
+                    queue.rooms.ask(worker, message["bytes"], message["total"])
                 case "unlock":
                     worker.waiting = None
                     queue.leave(worker)
@@ -251,6 +254,7 @@ class Scheduler:
         status = worker.end()
         queue.workers.remove(worker)
         queue.leave(worker)
+        queue.rooms.leave(worker)
         queue.slots.append(worker.slot)
         if worker.outcome is None:  # it may have been in the middle of writing to its caches
             shutil.rmtree(worker.cache, ignore_errors=True)

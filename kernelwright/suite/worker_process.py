@@ -71,7 +71,7 @@ class WorkerProcess:
         """Whether other problems ran on the device, or the machine, at any time of the attempt."""
         self.off_device = False
         self.waiting: tuple[str, int] | None = None
-        """The request (``lock`` or ``return``) that waits for its ``go``, with its number."""
+        """The request (``lock``, ``return`` or ``room``) that waits for its ``go``, with its number."""
         self.stopped_since: float | None = None
         self.stopped_group = False
         self.stopped_processes: list[int] = []

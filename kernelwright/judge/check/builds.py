@@ -51,6 +51,9 @@ _MOST_BYTES = 1 << 30
 #: Seconds that a file may take to be imported where nothing is built.
 _RECORD_SECONDS = 60.0
 _WANTS_BUILDS = "cpp_extension"
+#: What this process has asked for, by the candidate's file, its text and the device: a set's candidates are built
+#: before there is room for them on the device, and find it here when they are judged.
+_asked: dict[tuple[Path, str, str], dict[str, Path]] = {}
 
 
 def prebuild(candidate: Path, text: str, device: torch.device, limits: Limits) -> dict[str, Path]:
@@ -59,12 +62,16 @@ def prebuild(candidate: Path, text: str, device: torch.device, limits: Limits) -
     """
     if _WANTS_BUILDS not in text or not all(hasattr(cpp_extension, name) for name in (BUILD, IMPORT)):
         return {}
+    asked = (candidate, text, str(device))
+    if asked in _asked and all(library.exists() for library in _asked[asked].values()):
+        return _asked[asked]
     try:
         found: dict[str, Path] = {}
         for request in _requested(candidate, device, limits):
             library = _kept(request, candidate, device, limits)
             if library is not None:
                 found[key_of(request)] = library
+        _asked[asked] = found
         return found
     except (WorkerFailure, OSError):
         return {}
@@ -85,7 +92,7 @@ def attach(libraries: Mapping[str, Path], worker: Worker, seconds: float = 60.0)
 
 def _requested(candidate: Path, device: torch.device, limits: Limits) -> list[dict[str, Any]]:
     """What the file would build, as its process tells it, as far as that can be kept."""
-    with Worker(candidate, device, limits) as worker:
+    with Worker(candidate, device, limits, only_builds=True) as worker:
         request = {"source_name": worker.source_name, "import_seed": IMPORT_SEED}
         reply = worker.request("record-builds", request, seconds=min(_RECORD_SECONDS, limits.build_seconds),
                                stage="build")
@@ -123,7 +130,8 @@ def _kept(request: dict[str, Any], candidate: Path, device: torch.device, limits
             return None
         headers = precompiled(request, candidate, device, limits, _tools(device), _take)
         order = {**request, "headers": str(headers) if headers is not None else None}
-        with Worker(candidate, device, limits, readable=files_of(headers) if headers is not None else ()) as builder:
+        readable = files_of(headers) if headers is not None else ()
+        with Worker(candidate, device, limits, readable=readable, only_builds=True) as builder:
             reply = builder.request("compile", order, seconds=limits.build_seconds, stage="build")
             if not reply.get("ok"):
                 refused.touch()

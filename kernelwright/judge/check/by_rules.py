@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from kernelwright.judge.records import ByRules
+from kernelwright.judge.records import ByRules, CandidateResult
 from kernelwright.judge.rules import RuleSet
+from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.judge.worker.process import WorkerFailure
 from kernelwright.judge.worker.remote import CandidateRaised, NotHandedOver, RemoteCandidate
 from kernelwright.problem import Problem
@@ -18,6 +20,7 @@ from kernelwright.verify.observe import call, first_line, seed_all
 
 #: Constructs the candidate anew in its process, under a seed and cast to a type (None: as it is).
 Construct = Callable[[int, torch.dtype | None], RemoteCandidate]
+_MODEL_RAISES = "the model itself raises"
 
 
 def judged_by(rules: RuleSet, problem: Problem, construct: Construct, seed: int) -> ByRules:
@@ -39,7 +42,7 @@ def judged_by(rules: RuleSet, problem: Problem, construct: Construct, seed: int)
                 seed_all(trial)
                 called = call(model, inputs)
                 if called.error is not None:
-                    why = f"the model itself raises on what it is given there, {called.error}, so nobody is right"
+                    why = f"{_MODEL_RAISES} on what it is given there, {called.error}, so nobody is right"
                     break
                 RemoteCandidate.expect(candidate, called.outputs)
                 found = rules.compare(dtype, called.outputs, candidate(*inputs))
@@ -53,6 +56,17 @@ def judged_by(rules: RuleSet, problem: Problem, construct: Construct, seed: int)
             return ByRules(rules.name, rules.title, None, f"memory does not suffice: {first_line(error)[:200]}", passed,
                            len(seeds))
     return ByRules(rules.name, rules.title, passed == len(seeds), why, passed, len(seeds))
+
+
+def disputed(result: CandidateResult) -> CandidateResult:
+    """``result``, limited where it passed and no rules of others under which it was constructed anew call it right: one
+    that chooses how to compute by its own clock, say, may be right once and wrong the next time."""
+    tried = [by for by in result.by_rules if by.right is not None and not by.why.startswith(_MODEL_RAISES)]
+    if not VERDICTS[result.verdict].passed or not tried or any(by.right for by in tried):
+        return result
+    limit = f"where it was constructed again, it is wrong by the rules of {tried[-1].title}: {tried[-1].why}"
+    return replace(result, verdict="OK-BUT", limits=(limit, *result.limits),
+                   reason=f"{limit[:1].upper()}{limit[1:]}; {'; '.join(result.limits)}".rstrip("; ") + ".")
 
 
 def not_tried(rules: RuleSet, verdict: str) -> ByRules:

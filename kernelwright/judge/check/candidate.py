@@ -13,14 +13,15 @@ import torch
 from kernelwright.errors import KernelwrightError
 from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.builds import attach, prebuild
-from kernelwright.judge.check.by_rules import judged_by, not_tried
+from kernelwright.judge.check.by_rules import disputed, judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
 from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.narrower import on_triangular, told_apart
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched
-from kernelwright.judge.check.own_state import OwnState, buffers_by_other_names, follow, own_state, stale_copy
-from kernelwright.judge.check.precision import ANY_PRECISION, FLOAT32, any_precision, loses_range, precision_class
+from kernelwright.judge.check.own_state import OwnState, buffers_by_other_names, follow, own_state
+from kernelwright.judge.check.precision import FLOAT32, any_precision, loses_range, precision_class
+from kernelwright.judge.check.reasons import TELLING, find_folded, is_to_be_studied, knows_lacked, of_parameters
 from kernelwright.judge.check.refusals import failed, ghost, never_launched, raised, refused, repeats_memory
 from kernelwright.judge.check.sanitized import is_wanted, with_sanitizer
 from kernelwright.judge.check.truth import INFORMATIVE, LENIENT, float64_is_right, limits_of, other_computation
@@ -46,7 +47,7 @@ from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.judge.verdicts import VERDICTS
 from kernelwright.judge.worker.handover import NotHandedOver
-from kernelwright.judge.worker.process import Worker, WorkerFailure, free_bytes
+from kernelwright.judge.worker.process import Worker, WorkerFailure
 from kernelwright.judge.worker.remote import CandidateRaised, RemoteCandidate
 from kernelwright.problem import Problem
 from kernelwright.problem.memory import is_out_of_memory
@@ -61,23 +62,19 @@ from kernelwright.verify.records import TrialPlan
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
-#: Share of free memory in which the model's results may wait for the next candidate.
-KEPT_SHARE = 1 / 16
-#: From this weight on a finding explains the results of parameters that could not be loaded.
-TELLING = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     """What is known of a candidate once it is constructed: whether its constructor makes other fixed values (in words,
     see `otherwise_made`), and how its state differs from the model's. ``more``: another limit. ``names``: those of the
-    model's buffers, by the paths of what it has in their place."""
+    model's buffers, by the paths of what it has in their place. ``folded``: see `find_folded`."""
 
     otherwise: str
     misfit: Finding | None
     own: OwnState | None
     more: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
+    folded: Finding | None = None
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -187,7 +184,7 @@ class Checker:
         if worker.failure is None:
             with contextlib.suppress(CandidateRaised, WorkerFailure):
                 self._instance(worker, self.profile.seed)
-        return replace(found, by_rules=by_rules)
+        return disputed(replace(found, by_rules=by_rules))
 
     def _started(self, path: Path, libraries: Mapping[str, Path]) -> Worker:
         """A process for the candidate, which has its libraries. Raises WorkerFailure."""
@@ -226,9 +223,10 @@ class Checker:
             model = self._make_model()
             misfit = find_misfit(model, remote, self.problem.source)
             own = own_state(model, remote, misfit, self.fixed)
-            if misfit is not None and own is not None and own.holds:  # its results are not those of other parameters
+            # Then its results are not those of other parameters.
+            if misfit is not None and ((own is not None and own.holds) or knows_lacked(misfit, self.fixed)):
                 misfit = replace(misfit, evidence={**misfit.evidence, "held": True})
-            made = _Made(otherwise_made(self.fixed, remote), misfit, own,
+            made = _Made(otherwise_made(self.fixed, remote), misfit, own, folded=find_folded(model, remote),
                          names=buffers_by_other_names(model, remote, own) if own is not None else {})
             remote.link.mirror.show_buffers_as(made.names)  # what calls make of them is held against the model's
             del model
@@ -318,6 +316,10 @@ class Checker:
             if never is not None:
                 return replace(refused(result, "CRASH-LAUNCH", never), findings=(never, *findings, *result.findings))
             verdict = classify(certificate, findings)
+            if not self.budget.diagnose and self.settings.precision != "any" and is_to_be_studied(verdict, certificate):
+                findings = seconds.during("diagnose", lambda: self._findings(
+                    certificate, remote, made.misfit, deadline, BUDGETS[self.settings.effort].diagnose))
+                verdict = classify(certificate, findings)
             studied = self.budget.diagnose > 0 and not deadline.untried
             if self.settings.precision == "any" and (
                     verdict == "WRONG-PRECISION" or (not studied and verdict in OF_VALUES)):
@@ -331,8 +333,8 @@ class Checker:
                     shown = precision_class(certificate) or precision_class(again)
                     return self._right(replace(result, certificate=again, precision=shown), remote, seconds,
                                        replace(made, more=limit))
-            if verdict == "WRONG-PARAMETERS" and (stale := stale_copy(self._make_model(), remote)) is not None:
-                findings.insert(1, stale)
+            verdict = of_parameters(verdict, certificate, self._make_model(), remote, made.misfit, made.folded,
+                                    findings)
             sentence, fix = reason(verdict, certificate, findings, result.findings)
             return replace(result, verdict=verdict, reason=sentence, fix=fix, findings=(*findings, *result.findings))
         if remote.ever_late:
@@ -466,19 +468,6 @@ class Checker:
             return [not_repeatable(failing)] if again_right else found
         except (RuntimeError, MemoryError):  # too little memory, say: the certificate's own words stand
             return []
-
-
-def kept_for(problem: Problem) -> Kept:
-    """Nothing yet of the model's side of checks, with room for what the device has room for."""
-    device = problem.device
-    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
-    return Kept(int(KEPT_SHARE * free))
-
-
-def timed_tolerance(settings: JudgeSettings, distribution: str) -> Tolerance:
-    """What the values of timed calls on inputs of ``distribution`` are held against."""
-    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="sign")
-    return Plan(tolerance=usual).tolerance_for(distribution)
 
 
 def _no_float64(model: torch.nn.Module) -> torch.nn.Module:

@@ -21,10 +21,15 @@ import torch
 from kernelwright.judge.check.problem_profile import ProblemProfile
 from kernelwright.judge.selftest import SelfTest
 from kernelwright.judge.settings import JudgeSettings
+from kernelwright.judge.worker.process import free_bytes
 from kernelwright.problem import Problem
+from kernelwright.problem.memory import shortages
 from kernelwright.roofline.peaks import current_device
+from kernelwright.verify.kept import Kept
 from kernelwright.version import VERSION
 
+#: Share of free memory in which the model's results may wait for the next candidate.
+KEPT_SHARE = 1 / 16
 #: Seconds for which a device counts as fit on which the judge has passed its self-test.
 FIT_SECONDS = 600.0
 
@@ -35,7 +40,8 @@ def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: 
 
     It is found again under the same texts (the problem's, and those of modules that stand beside it), seed, settings,
     device and versions. Only processes of the judge may write to ``folder``: what stands there is unpickled, and no
-    candidate can reach it. Raises what ``make`` raises; a folder that cannot be written keeps nothing.
+    candidate can reach it. Raises what ``make`` raises; a folder that cannot be written keeps nothing, and a profile
+    for which memory ran out on the way says too little to be kept.
     """
     file = folder / f"{_key(problem, settings)}.profile"
     try:
@@ -44,8 +50,10 @@ def kept_profile(folder: Path, problem: Problem, settings: JudgeSettings, make: 
             return kept
     except (OSError, EOFError, pickle.UnpicklingError, AttributeError, TypeError):
         pass  # there is none, or one of another version
+    before = shortages()
     profile = make()
-    _keep(file, pickle.dumps(profile))
+    if shortages() == before:
+        _keep(file, pickle.dumps(profile))
     return profile
 
 
@@ -111,3 +119,10 @@ def _keep(file: Path, content: bytes) -> None:
         os.replace(part, file)
     except OSError:
         return
+
+
+def kept_for(problem: Problem) -> Kept:
+    """Nothing yet of the model's side of checks, with room for what the device has room for."""
+    device = problem.device
+    free = free_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    return Kept(int(KEPT_SHARE * free))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kernelwright.verify.certificate import Certificate
+from kernelwright.judge.settings import JudgeSettings
+from kernelwright.verify.certificate import Certificate, Plan
 from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.sensitivity import ROUNDING
 from kernelwright.verify.tolerance import Tolerance
@@ -58,6 +59,12 @@ def any_precision(precision: str | None) -> Tolerance:
     """What is accepted of a candidate of that class where any precision is: `ANY_PRECISION`, and where the model
     amplifies roundings, as sums that cancel do, twice what it is moved by those of its operands."""
     return replace(ANY_PRECISION, unit=HALF_UNIT if precision == HALF else TF32_UNIT)
+
+
+def timed_tolerance(settings: JudgeSettings, distribution: str) -> Tolerance:
+    """What the values of timed calls on inputs of ``distribution`` are held against."""
+    usual = ANY_PRECISION if settings.precision == "any" else Tolerance(nonfinite="sign")
+    return Plan(tolerance=usual).tolerance_for(distribution)
 
 
 def loses_range(certificate: Certificate) -> bool:

@@ -60,7 +60,7 @@ def precompiled(request: dict[str, Any], candidate: Path, device: torch.device, 
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return None
-        with Worker(candidate, device, limits) as builder:
+        with Worker(candidate, device, limits, only_builds=True) as builder:
             if not builder.request("precompile", flags, seconds=limits.build_seconds, stage="build").get("ok"):
                 refused.touch()
                 return None

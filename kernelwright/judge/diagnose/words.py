@@ -169,7 +169,7 @@ def classify(certificate: Certificate, findings: Sequence[Finding]) -> str:
     for kind, verdict in _FORMS:
         if kind in forms:
             return verdict
-    if best is not None and says_parameters(best):
+    if best is not None and says_parameters(best) and outputs:  # without them right values are in wrong memory, say
         return "WRONG-PARAMETERS"
     effect = _effect(kinds, outputs, found, best)
     if effect is not None:
@@ -229,7 +229,8 @@ def _values(trials: list[Trial], best: Finding | None) -> str:
         return "WRONG-PARAMETERS"
     if outputs and all(set(o.kinds) <= {"nonfinite"} for o in outputs):
         return "WRONG-NONFINITE"
-    explained = best is not None and weight(best) >= 2.0  # then random numbers were drawn as the model draws them
+    # Then random numbers were drawn as the model draws them.
+    explained = best is not None and best.kind != "state-dict" and weight(best) >= 2.0
     if any(t.uses_randomness for t in wrong) and not right and not explained:
         return "WRONG-RANDOM"
     if any(t.plan.distribution == AS_GIVEN for t in wrong):

@@ -30,6 +30,19 @@ _MOST_BYTES, _MOST_CALLS = 16 << 20, 16
 MADE, PRECOMPILED = "made", "header.h"
 
 
+#: PyTorch's header of everything, and what stands in its place where CUDA's compiler reads it, once for the device and
+#: twice for the host: kernels and the functions that launch them use its tensors, rarely its Python bindings and
+#: modules, which are more than half of the text.
+HEADER = "torch/extension.h"
+_SHORT = """#pragma once
+#ifdef __CUDACC__
+#include <torch/types.h>
+#else
+#include_next <torch/extension.h>
+#endif
+"""
+
+
 class NotBuilt(Exception):
     """The library is missing in the process that only writes down what is asked for."""
 
@@ -101,10 +114,23 @@ def _compile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:
     flags = {name: list(payload[name]) for name in FLAGS}
     if payload["headers"] is not None:
         flags["extra_cflags"].insert(0, f"-I{payload['headers']}")  # which goes before PyTorch's own
+    if any(name.endswith(".cu") and HEADER in text for name, text in payload["texts"].items()):
+        short = session.folder / "short"
+        (short / HEADER).parent.mkdir(parents=True)
+        (short / HEADER).write_text(_SHORT)
+        try:
+            _build(payload, folder, {**flags, "extra_cuda_cflags": [f"-I{short}", *flags["extra_cuda_cflags"]]})
+            return {}
+        except RuntimeError:  # it wants what is left out, or is wrong anyway: what it is built with decides
+            pass
+    _build(payload, folder, flags)
+    return {}
+
+
+def _build(payload: dict[str, Any], folder: Path, flags: dict[str, list[str]]) -> None:
     getattr(cpp_extension, BUILD)(
         name=payload["name"], sources=[str(folder / name) for name in payload["texts"]], **flags, extra_sycl_cflags=[],
         build_directory=str(folder), verbose=False, with_cuda=payload["cuda"], with_sycl=False, is_standalone=False)
-    return {}
 
 
 def _precompile(session: Any, payload: dict[str, Any]) -> dict[str, Any]:

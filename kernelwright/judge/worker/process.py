@@ -48,23 +48,26 @@ class WorkerFailure(Exception):
 class Worker(Exchange):
     """The process of one candidate, its folder, its shared memory and its line. A context manager; `close` ends it.
 
-    ``isolation`` says in words what confines it; ``readable`` are files that it may read besides. Raises WorkerFailure
-    (JUDGE-ERROR, JUDGE-NO-DEVICE) where it does not start.
+    ``isolation`` says in words what confines it; ``readable`` are files that it may read besides. One that
+    ``only_builds`` sees the device and has nothing of it: no context, and no memory. Raises WorkerFailure (JUDGE-ERROR,
+    JUDGE-NO-DEVICE) where it does not start.
     """
 
     def __init__(self, candidate: Path, device: torch.device, limits: Limits | None = None, *,
-                 cuda_visible: str | None = None, readable: tuple[str, ...] = ()) -> None:
+                 cuda_visible: str | None = None, readable: tuple[str, ...] = (),
+                 only_builds: bool = False) -> None:
         self._readable = readable
         self.candidate, self.limits = candidate, limits or Limits()
         self.folder = Path(tempfile.mkdtemp(prefix="kernelwright_judge_"))
         self.source_name = source_name(candidate)
-        super().__init__(device)
+        super().__init__(torch.device("cpu") if only_builds else device)
+        self.device = device
         self._failed: tuple[str, str, str, str] | None = None
         self._paused = self._asked = False
         self._seconds = 0.0  # that the request under way may take
         #: How often limits are looked at while an answer is waited for: looking costs the machine time.
         self.look_seconds = _LOOK_SECONDS
-        self.worker_device = device if device.type == "cpu" else torch.device("cuda", 0)
+        self.worker_device = torch.device("cpu") if only_builds or device.type == "cpu" else torch.device("cuda", 0)
         self._memory = self.limits.memory_bytes or int(MEMORY_SHARE * free_bytes())
         self._oom_kills = oom_kills()
         self._started: isolation.Sandboxed | zygote.Forked | None = None

@@ -32,6 +32,9 @@ RETURN = "torch.tril(a @ b) * self.scale"
 CANDIDATES = {
     "general": NEW,
     "uses_zeros": NEW.replace(RETURN, "torch.tril(torch.tril(a) @ torch.tril(b)) * self.scale"),
+    # A loop that leaves out what is zero: a NaN that would be multiplied by it does not show.
+    "skips_zeros": NEW.replace(RETURN, "torch.tril(torch.where(torch.ones(24, 24).tril().bool()[:, :, None], "
+                               "a[:, :, None] * b[None], 0.0).sum(1)) * self.scale"),
     # Not even where matrices stay triangular: the problem's own b has no sign.
     "uses_sign": NEW.replace(RETURN, "torch.tril(torch.tril(a) @ torch.tril(b).abs()) * self.scale"),
     # Its parameter has another name, and the values that the seed gives: what is wrong is the sign.
@@ -43,7 +46,8 @@ CANDIDATES = {
                           "        return self.kept.clone()"),
 }
 VERDICTS = {"renamed": "WRONG-DISTRIBUTION", "renamed_right": "OK-BUT", "other_values": "WRONG-PARAMETERS",
-            "general": "OK", "uses_zeros": "OK-BUT", "uses_sign": "WRONG-DISTRIBUTION", "no_scale": "WRONG-PARAMETERS",
+            "general": "OK", "uses_zeros": "OK-BUT", "skips_zeros": "OK-BUT",
+            "uses_sign": "WRONG-DISTRIBUTION", "no_scale": "WRONG-PARAMETERS",
             "replay": "WRONG-NUMERIC"}
 
 
