@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.adjoint.backward import make_backward
-from kernelwright.adjoint.called import as_called
+from kernelwright.adjoint.called import as_called, as_computed
 from kernelwright.adjoint.graph import gradients
 from kernelwright.adjoint.known import KNOWN, check_known
 from kernelwright.adjoint.table import NoAdjoint
+from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.node import walk
 from kernelwright.roofline.devices import GENERIC_CPU
 
 aten = torch.ops.aten
@@ -369,6 +371,28 @@ def test_known_operators_have_the_derivatives_of_their_graphs(name):
     tolerance = 1e-5 if result.dtype is torch.float32 or name in _OF_FLOAT32_NUMBERS else 1e-12
     for value, right in zip(own, expected, strict=True):
         torch.testing.assert_close(value, right, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.adaptive_max_pool3d(x, 1).exp(), lambda x: F.adaptive_max_pool3d(x, 1).mean(1, keepdim=True),
+    lambda x: F.adaptive_max_pool3d(x, 1).flatten(1).exp(),
+    lambda x: F.adaptive_max_pool3d(x, 1).permute(4, 3, 2, 1, 0), lambda x: F.adaptive_max_pool2d(x[0], 1).exp(),
+    lambda x: F.adaptive_max_pool1d(x[0, 0], 1).exp(),
+    lambda x: F.adaptive_max_pool1d(x[0, 0], 1).flatten(), lambda x: x.max(2).values.reshape(2, 4, 4, 1).exp(),
+    lambda x: x.min(2, keepdim=True).values.reshape(2, 16, 1), lambda x: x.max(1).values.exp(),
+    lambda x: x.reshape(32, 4).max(1, keepdim=True).values.reshape(32), lambda x: F.hardtanh(x, -0.5, 0.5).exp()])
+def test_what_a_forward_computes_of_a_differentiated_graph(function) -> None:
+    """Each node of the one has the shape, the type and the value of its own in the other."""
+    captured = capture(Of(function), [VOLUME], recording=True)
+    graph = as_called(captured)
+    for form in (graph, rewrite(graph, GENERIC_CPU).graph):
+        own = as_computed(form)
+        assert all((n.shape, n.dtype) == (own[n].shape, own[n].dtype) for n in walk(form.outputs))
+        names = [i["name"] for i in captured.inputs if i is not None]
+        nodes = [n for n in own if n.op != "constant"]
+        values = dict(zip(names, [VOLUME], strict=True))
+        for value, right in zip(evaluate([own[n] for n in nodes], values), evaluate(nodes, values), strict=True):
+            assert torch.equal(value, right)
 
 
 @pytest.mark.parametrize("causal", [False, True])
