@@ -79,7 +79,8 @@ def _computed(node: Node, inputs: tuple[Node, ...]) -> Node:
         x, places = taken.inputs
         if places.inputs == (x,) and places["axes"] == (taken["axis"],) and places["keepdim"]:
             whole = inputs[0].inputs[0] if taken is not node else inputs[0]
-            return make(_EXTREMUM[places.op], whole, axes=places["axes"], keepdim=node.rank == x.rank)
+            extremum = make(_EXTREMUM[places.op], whole, axes=places["axes"], keepdim=node.rank == x.rank)
+            return reshape(extremum, node.shape)  # of several axes in a row, or with what follows in one
     return rebuild(node, inputs)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
+from kernelwright.adjoint.lookups import PICKING
 from kernelwright.algebra.build import NARROW, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, constant, make
@@ -69,15 +70,10 @@ def _attention(node: Node) -> Node | None:
     return cast(make("matmul", weights, given.value), node.dtype)
 
 
-#: Calls that give elements of their operand and then the numbers that these have along an axis, the argument of this
-#: name or place.
-_PICKING = {"aten.topk.default": 2, "aten.sort.default": 1, "aten.kthvalue.default": 2}
-
-
 def _picked(node: Node) -> Node | None:
     """Elements by their numbers, to which gradients go."""
     call, = node.inputs
-    place = _PICKING.get(call.get("target", ""))
+    place = PICKING.get(call.get("target", ""))
     if place is None or node["index"] != 0 or len(call.inputs) != 1:
         return None
     template, x = call["template"], call.inputs[0]
@@ -91,7 +87,7 @@ def _picked(node: Node) -> Node | None:
 
 
 FORMS: dict[str, Callable[[Node], Node | None]] = {
-    "mse_loss": losses.mse, "l1_loss": losses.absolute,
+    "l1_loss": losses.absolute,
     "binary_cross_entropy_with_logits": losses.binary_cross_entropy_with_logits,
     "cross_entropy_loss": _cross_entropy, "nll_loss": losses.nll,
     "hinge_embedding_loss": losses.hinge_embedding, "margin_ranking_loss": losses.margin_ranking,

@@ -27,6 +27,11 @@ from kernelwright.ir.node import Node, made_for, make, rebuild, walk
 
 #: How leaves are called for the gradients of outputs.
 GRADIENT = "gradient_of_output"
+#: What cuts a tensor into parts whose gradients PyTorch puts beside each other, and what takes a part by itself, whose
+#: gradient is added to zeros. Both are slices in a graph.
+_CUTTING = frozenset(("chunk.default", "split.Tensor", "split.sizes", "split_with_sizes.default", "unbind.int",
+                      "glu.default"))
+_TAKING = frozenset(("slice.Tensor", "select.int", "narrow.default", "diff.default"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,8 @@ def gradients(graph: Graph, of: Sequence[int], wanted: Collection[Given]) -> Gra
         while name in names:
             name += "_"
         given.append(make("input", name=name, shape=output.shape, dtype=output.dtype))
-    found = pulled_back(outputs, given, leaves.values())
+    in_parts = bool(_CUTTING & graph.calls) and not _TAKING & graph.calls
+    found = pulled_back(outputs, given, leaves.values(), in_parts=in_parts)
     gives = tuple(who for who, leaf in leaves.items() if leaf in found)
     if not gives:
         raise NoAdjoint("no input and no parameter is reached")
@@ -123,8 +129,10 @@ def _formed(roots: Iterable[Node]) -> dict[Node, Node]:
     return found
 
 
-def pulled_back(outputs: Sequence[Node], given: Sequence[Node], leaves: Iterable[Node]) -> Mapping[Node, Node]:
-    """The gradients of those leaves that outputs, whose gradients are ``given``, depend on.
+def pulled_back(outputs: Sequence[Node], given: Sequence[Node], leaves: Iterable[Node], *, in_parts: bool = False
+                ) -> Mapping[Node, Node]:
+    """The gradients of those leaves that outputs, whose gradients are ``given``, depend on. in_parts: slices are parts
+    of tensors that were cut, whose gradients stand beside each other.
 
     Raises NoAdjoint.
     """
@@ -135,11 +143,23 @@ def pulled_back(outputs: Sequence[Node], given: Sequence[Node], leaves: Iterable
         if node.dtype in (*FLOATS, "tuple") and (node in leaves or not active.isdisjoint(node.inputs)):
             active.add(node)
     found: dict[Node, Node] = {}
+    parts: dict[Node, list[tuple[Node, Node]]] = {}
+
+    def reached(node: Node, g: Node) -> None:
+        found[node] = add(found[node], g) if node in found else g
+
     for output, g in zip(outputs, given, strict=True):
         if output in active:
-            found[output] = add(found[output], g) if output in found else g
+            reached(output, g)
     for node in reversed(order):
+        if node in parts:  # all that reads it was met before
+            with made_for(node.origin):
+                for g in _beside(node, parts.pop(node)):
+                    reached(node, g)
         if node not in active or node in leaves or node not in found:
+            continue
+        if in_parts and node.op == "slice" and node["step"] == 1:
+            parts.setdefault(node.inputs[0], []).append((node, found[node]))
             continue
         rule = ADJOINTS.get(node.op)
         if rule is None:
@@ -149,5 +169,28 @@ def pulled_back(outputs: Sequence[Node], given: Sequence[Node], leaves: Iterable
             for source, term in zip(node.inputs, terms, strict=True):
                 if term is not None and source in active:
                     assert (term.shape, term.dtype) == (source.shape, source.dtype), (node, source, term)
-                    found[source] = add(found[source], term) if source in found else term
+                    reached(source, term)
     return {leaf: found[leaf] for leaf in leaves if leaf in found}
+
+
+def _beside(source: Node, parts: Sequence[tuple[Node, Node]]) -> list[Node]:
+    """The gradient of a tensor from those of slices of it: one, with zeros where none is; or one for each slice, where
+    they overlap or are along several axes."""
+    axis, size = parts[0][0]["axis"], source.shape[parts[0][0]["axis"]]
+    ordered = sorted(parts, key=lambda part: part[0]["start"])
+    pieces: list[Node] = []
+    end = 0
+
+    def apart(stop: int) -> None:
+        if stop > end:
+            shape = tuple(stop - end if a == axis else s for a, s in enumerate(source.shape))
+            pieces.append(make("literal", value=0.0, shape=shape, dtype=source.dtype))
+
+    for node, g in ordered:
+        if len(parts) == 1 or node["axis"] != axis or node["start"] < end:
+            return [term for part, own in parts for term in ADJOINTS["slice"](part, own, (True,)) if term is not None]
+        apart(node["start"])
+        pieces.append(g)
+        end = node["start"] + g.shape[axis]
+    apart(size)
+    return [make("concatenate", *pieces, axis=axis) if len(pieces) > 1 else pieces[0]]

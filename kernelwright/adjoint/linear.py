@@ -19,7 +19,7 @@ from kernelwright.adjoint.table import (
     summed_to,
     where,
 )
-from kernelwright.algebra.build import reshape
+from kernelwright.algebra.build import plus_zero, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
 
@@ -49,21 +49,35 @@ def _linear(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 @adjoint("matmul")
 def _matmul(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     a, b = node.inputs
+    if b.rank == 1 or (a.rank == 1 and b.rank > 2):  # products with a vector: no sum, whose zeros were +0
+        return _with_vector(a, b, g, wanted)
     left = reshape(a, (1, a.size)) if a.rank == 1 else a
-    right = reshape(b, (b.size, 1)) if b.rank == 1 else b
-    shape = g.shape if b.rank > 1 else (*g.shape, 1)
     if a.rank == 1:
-        shape = (*shape[:-1], 1, shape[-1])
-    g = reshape(g, shape)
+        g = reshape(g, (1, g.size))
     of_a = of_b = None
     if wanted[0]:
-        product = make("matmul", g, _turned(right))
+        product = make("matmul", g, _turned(b))
         of_a = reshape(summed_to(product, left.shape), a.shape)
     if wanted[1]:
-        product = make("matmul", _turned(_rows(left)), _rows(g)) if right.rank == 2 \
+        product = make("matmul", _turned(_rows(left)), _rows(g)) if b.rank == 2 \
             and left.shape[:-1] == g.shape[:-1] else make("matmul", _turned(left), g)
-        of_b = reshape(summed_to(product, right.shape), b.shape)
+        of_b = summed_to(product, b.shape)
     return of_a, of_b
+
+
+def _with_vector(a: Node, b: Node, g: Node, wanted: Sequence[bool]) -> Found:
+    """Of vectors x and y and matrices A: g y and g x of x y, g x^T and A^T g of A x, the same of A turned of x A."""
+    if a.rank == b.rank == 1:
+        return mul(g, b), mul(g, a)
+    matrices, vector = (a, b) if b.rank == 1 else (_turned(b), a)
+    of_matrices = of_vector = None
+    if wanted[0 if b.rank == 1 else 1]:
+        of_matrices = mul(reshape(g, (*g.shape, 1)), vector)
+        of_matrices = of_matrices if b.rank == 1 else _turned(of_matrices)
+    if wanted[1 if b.rank == 1 else 0]:
+        product = make("matmul", _turned(_rows(matrices)), reshape(g, (g.size, 1)))
+        of_vector = reshape(product, vector.shape)
+    return (of_matrices, of_vector) if b.rank == 1 else (of_vector, of_matrices)
 
 
 @adjoint("contract")
@@ -147,7 +161,8 @@ def _adaptive_average_pool(node: Node, g: Node, wanted: Sequence[bool]) -> Found
     lead = x.shape[:x.rank - len(size)]
     g = reshape(g, (*lead, *(n for s in size for n in (s, 1))))
     g = make("expand", g, shape=(*lead, *(n for s, k in zip(size, kernel, strict=True) for n in (s, k))))
-    return (reshape(apply("div", g, float(prod(kernel))), x.shape),)
+    found = reshape(apply("div", g, float(prod(kernel))), x.shape)
+    return (found if prod(size) == 1 else plus_zero(found),)  # one window is a mean, more are added to zeros
 
 
 @adjoint("region_sum")
@@ -181,15 +196,17 @@ def _region_sum(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 @adjoint("class_entry")
 def _class_entry(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """Each gradient to the class that its target names."""
+    """Each gradient to the class that its target names; nothing to a class that is ignored, of which no loss reads the
+    entry."""
     x, target = node.inputs
     axis = node["axis"]
 
     def beside(value: Node) -> Node:
         return reshape(value, (*x.shape[:axis], 1, *x.shape[axis + 1:]))
 
-    target = where(apply("eq", target, node["ignore"]), make("literal", value=0, shape=target.shape, dtype="int64"),
-                   target)
+    if 0 <= node["ignore"] < x.shape[axis]:
+        none = make("literal", value=-1, shape=target.shape, dtype="int64")
+        target = where(apply("eq", target, node["ignore"]), none, target)
     places = make("cast", make("places", count=x.shape[axis]), to="int64", shape=(x.shape[axis],), dtype="int64")
     places = reshape(places, tuple(x.shape[axis] if a == axis else 1 for a in range(x.rank)))
     return (where(apply("eq", places, beside(target)), beside(g), 0.0), None)

@@ -24,6 +24,11 @@ from kernelwright.ir.node import Node, make
 Found = Sequence[Node | None]
 
 
+#: Calls that give elements of their operand and then the numbers that these have along an axis, the argument of this
+#: name or place.
+PICKING = {"aten.topk.default": 2, "aten.sort.default": 1, "aten.kthvalue.default": 2}
+
+
 def counted(x: Node, axis: int, dtype: str) -> Node:
     """The number of each element along an axis of x, in a shape that broadcasts to that of x."""
     places = make("cast", make("places", count=x.shape[axis]), to=dtype, shape=(x.shape[axis],), dtype=dtype)
@@ -55,9 +60,13 @@ def _taken(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 @adjoint("gather")
 def _gather(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """Of one number for each row a gradient or zero, as a kernel has it."""
+    """Of one number for each row a gradient or zero, as a kernel has it. Numbers of a call that sorts or chooses are
+    different ones in a row: their gradients are put, not added to zeros, which would make +0 of -0."""
     x, index = node.inputs
     axis = node["axis"]
+    if index.op == "item" and index.inputs[0].get("target", "") in PICKING and index.inputs[0].inputs == (x,):
+        return (call("aten.scatter.src", (zeros(x), index, g), (("input", 0), axis, ("input", 1), ("input", 2)),
+                     x.shape, x.dtype), None)
     if index.shape == (*x.shape[:axis], 1, *x.shape[axis + 1:]):
         return (where(apply("eq", counted(x, axis, index.dtype), index), g, 0.0), None)
     return (call("aten.scatter_add.default", (zeros(x), index, g), (("input", 0), axis, ("input", 1), ("input", 2)),

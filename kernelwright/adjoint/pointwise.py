@@ -6,7 +6,7 @@ What PyTorch computes of 16-bit values it computes in float32 and rounds once: s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log, nan, pi, sqrt
+from math import log, pi, sqrt
 
 from kernelwright.adjoint.table import (
     ADJOINTS,
@@ -39,11 +39,6 @@ def _one(derivative: Callable[[Node, Node, Node], Node]) -> Terms:
     return lambda g, y, x, *_: (derivative(g, y, x),)
 
 
-def _passes(condition: Callable[[Node], Node]) -> Terms:
-    """The gradient where a condition on the input holds, else zero."""
-    return lambda g, y, x, *_: (where(condition(x), g, 0.0),)
-
-
 def _squared(x: Node) -> Node:
     return apply("square", x)
 
@@ -59,10 +54,10 @@ def _power(g: Node, y: Node, x: Operand, n: Operand) -> Sequence[Node | None]:
         else:
             by_base = mul(g, mul(n, apply("pow", x, n - 1.0)) if n != 2 else mul(2.0, x))
     if isinstance(n, Node):
-        grown = mul(g, mul(y, apply("log", x) if isinstance(x, Node) else log(x) if x > 0 else 0.0))
+        grown = mul(y, apply("log", x) if isinstance(x, Node) else log(x) if x > 0 else 0.0)
         if isinstance(x, Node):
             grown = where(apply("logical_and", apply("eq", x, 0.0), apply("ge", n, 0.0)), 0.0, grown)
-        by_exponent = grown
+        by_exponent = mul(g, grown)
     return by_base, by_exponent
 
 
@@ -127,14 +122,15 @@ def _none(y: Node) -> Sequence[Node]:
 
 
 def _by_logarithm(g: Node, a: Operand, b: Operand) -> Sequence[Node | None]:
-    """log b, and zero where a is and b is not above zero; a / b."""
+    """log b, which nothing is multiplied by that is zero, and zero where a is and b is not above zero; a / b."""
     by_factor = None
     if isinstance(a, Node):
-        logarithm = apply("log", b) if isinstance(b, Node) else log(b) if b > 0 else 0.0 if b == 0 else nan
+        by_factor = apply("xlogy", g, b)
         at_most = apply("le", b, 0.0) if isinstance(b, Node) else b <= 0
         if isinstance(at_most, Node):
-            logarithm = where(apply("logical_and", apply("eq", a, 0.0), at_most), 0.0, logarithm)
-        by_factor = mul(g, logarithm)
+            by_factor = where(apply("logical_and", apply("eq", a, 0.0), at_most), 0.0, by_factor)
+        elif at_most:
+            by_factor = where(apply("eq", a, 0.0), 0.0, by_factor)
     return by_factor, div(mul(g, a), b) if isinstance(b, Node) else None
 
 
@@ -225,7 +221,7 @@ _TERMS: dict[str, Terms] = {
     # By a number alone: PyTorch has the derivative of a divisor by other formulas.
     "fmod": lambda g, y, x, divisor: (g,) if not isinstance(divisor, Node) else _none(y),
     "remainder": lambda g, y, x, divisor: (g,) if not isinstance(divisor, Node) else _none(y),
-    "nan_to_num": _passes(lambda x: apply("isfinite", x)),
+    "nan_to_num": _one(lambda g, y, x: mul(g, cast(apply("isfinite", x), g.dtype))),
     **{name: _one(lambda g, y, x: zeros(g)) for name in STEPS},
 }
 

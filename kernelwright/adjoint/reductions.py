@@ -19,7 +19,7 @@ from kernelwright.adjoint.table import (
     summed_to,
     where,
 )
-from kernelwright.algebra.build import NARROW, per_channel, reduce, reshape
+from kernelwright.algebra.build import NARROW, per_channel, plus_zero, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
 
@@ -98,10 +98,10 @@ def _log_softmax(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 @adjoint("vector_norm")
 def _vector_norm(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """g x / |x|, and zero where all is zero; g sign(x) of the sum of magnitudes, and of the largest an even share."""
+    """g x / |x|, and g 0 where all is zero; g sign(x) of the sum of magnitudes, and of the largest an even share."""
     x, norm, g = _wide(node.inputs[0]), _wide(kept(node, node)), _wide(kept(g, node))
     if node["ord"] == 2:
-        found = mul(x, where(apply("eq", norm, 0.0), 0.0, div(g, norm)))
+        found = where(apply("eq", norm, 0.0), mul(g, 0.0), mul(x, div(g, norm)))
     elif node["ord"] == 1:
         found = mul(apply("sign", x), g)
     elif node["ord"] == inf:
@@ -169,15 +169,17 @@ def _normalised(x: Node, axes: tuple[int, ...], eps: float) -> tuple[Node, Node]
     return mul(sub(x, reduce("mean", x, axes)), scale), scale
 
 
-def _affine(unit: Node, g: Node, weights: Sequence[Node], wanted: Sequence[bool], shape: tuple[int, ...]
-            ) -> list[Node | None]:
-    """The gradients of weight and bias, which have this shape where they are multiplied."""
+def _affine(unit: Node, g: Node, weights: Sequence[Node], wanted: Sequence[bool], shape: tuple[int, ...], *,
+            accumulates: bool = True) -> list[Node | None]:
+    """The gradients of weight and bias, which have this shape where they are multiplied. accumulates: they are sums,
+    which have no -0, of a single term, too."""
     found: list[Node | None] = []
     for extra, want, term in zip(weights, wanted, (mul(g, unit), g), strict=False):
         if not want:
             found.append(None)
             continue
-        found.append(cast(reshape(summed_to(term, shape), extra.shape), extra.dtype))
+        total = plus_zero(term) if accumulates and term.shape == shape else summed_to(term, shape)
+        found.append(cast(reshape(total, extra.shape), extra.dtype))
     return found
 
 
@@ -198,7 +200,9 @@ def _norm(node: Node, g: Node, wanted: Sequence[bool], x: Node, axes: tuple[int,
         else:
             found = _through(unit, scale, g if weight is None else mul(g, weight), axes, centred=centred)
         of_x = cast(reshape(found, node.inputs[0].shape), node.inputs[0].dtype)
-    return (of_x, *_affine(unit, g, extras, wanted[1:], shape))
+    if not centred:  # a product in PyTorch, of which nothing is summed that is as large as its result
+        shape = extras[0].shape if extras else ()
+    return (of_x, *_affine(unit, g, extras, wanted[1:], shape, accumulates=centred))
 
 
 @adjoint("layer_norm")

@@ -94,13 +94,15 @@ def axis_taps(kernel: int, step: int, window: int, step_in: int) -> tuple[Classe
 
 def _composed(y: Node, x: Node, pool: _Pool, steps: tuple[tuple[int, int], ...], padding: tuple[int, ...],
               bias: Node | None) -> Node | None:
-    """The convolution of x with the weight of y and a pool; None where its sums are too long. steps: of the taps of y
-    and of the pool, per axis."""
+    """The convolution of x with the weight of y and a pool; None where its sums are too long, or have terms that the
+    two have not. steps: of the taps of y and of the pool, per axis."""
     classes: list[Classes] = []
     dilations: list[int] = []
     weight = y.inputs[1]
     for kernel, window, (step, step_in) in zip(weight.shape[2:], pool.kernel, steps, strict=True):
         taps, dilation = axis_taps(kernel, step, window, step_in)
+        if not all(taps):  # between windows lies what nothing reads: zero times NaN would be NaN
+            return None
         classes.append(taps)
         dilations.append(dilation)
     if weight.shape[1] * prod(map(len, classes)) > _MOST_TERMS:
@@ -156,7 +158,8 @@ def _is_mean(node: Node) -> bool:
 
 @rule("convolution of an average pool", "convolution", law="conv(avg_pool(x), w) = conv(x, sums of w / divisor)",
       condition="the pool divides all windows by one number; where the convolution reads its padding, the pool would "
-                "have nothing there; sums of few terms; not of 16-bit values", exactness=Exactness.FINITE)
+                "have nothing there; no gaps between taps; sums of few terms; not of 16-bit values",
+      exactness=Exactness.FINITE)
 def convolution_of_pool(node: Node, context: Context) -> Node | None:
     if not _is_plain(node):
         return None
@@ -182,8 +185,8 @@ def convolution_of_pool(node: Node, context: Context) -> Node | None:
 
 
 @rule("average pool of a convolution", *_POOLS, law="avg_pool(conv(x, w) + b) = conv(x, sums of w / divisor) + b'",
-      condition="not transposed; the pool has no padding and divides all windows by one number; sums of few terms; not "
-                "of 16-bit values", exactness=Exactness.FINITE)
+      condition="not transposed; the pool has no padding and divides all windows by one number; no gaps between taps; "
+                "sums of few terms; not of 16-bit values", exactness=Exactness.FINITE)
 def pool_of_convolution(node: Node, context: Context) -> Node | None:
     y, pool = node.inputs[0], uniform_pool(node)
     if pool is None or any(pool.padding) or not _is_plain(y) or pool.rank != y.rank - 2:

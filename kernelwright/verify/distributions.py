@@ -90,7 +90,8 @@ def zero_half(tensor: torch.Tensor) -> str | None:
 def squares_leave_range(inputs: Any) -> bool:
     """Whether the squares of a floating tensor's largest finite elements overflow or vanish in its type."""
     for tensor in tensors_of(inputs):
-        if tensor.dtype.is_floating_point and tensor.itemsize > 1 and tensor.layout == torch.strided and tensor.numel():
+        if tensor.dtype.is_floating_point and tensor.itemsize > 1 and tensor.layout == torch.strided \
+                and tensor.numel() and not tensor._is_zerotensor():  # zeros without memory
             largest = float(tensor.detach().abs().nan_to_num(nan=0.0, posinf=0.0).amax())
             kind = torch.finfo(tensor.dtype)
             if largest and not kind.smallest_normal**0.5 <= largest <= kind.max**0.5:

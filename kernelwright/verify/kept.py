@@ -96,7 +96,7 @@ class Kept:
     def keep_truth(self, plan: TrialPlan, given: Any, by_model: ByModel, model: nn.Module) -> None:
         """Keep the truth about a trial of ``model`` in which it gave ``given``, where that goes."""
         size = _bytes([given, by_model.reference])
-        if plan in self.truths or self.bytes_of_truths + size > self.truth_bytes \
+        if plan in self.truths or not self.truth_bytes or self.bytes_of_truths + size > self.truth_bytes \
                 or by_model.reference is None or by_model.reference.separate \
                 or returns_own_state(model, by_model.called):
             return
@@ -106,7 +106,7 @@ class Kept:
     def keep(self, plan: TrialPlan, by_model: ByModel, model: nn.Module) -> None:
         """Keep a trial of ``model``, where that goes."""
         size = by_model.bytes()
-        if plan in self.trials or self.bytes + size > self.most_bytes:
+        if plan in self.trials or not self.most_bytes or self.bytes + size > self.most_bytes:  # of no bytes, too
             return
         unchanged = identical(by_model.before.tracked(), State.of(model, parameters=False, owned=False).tracked())
         if unchanged and not returns_own_state(model, by_model.called):

@@ -314,7 +314,7 @@ class _RoundingTo(TorchDispatchMode):
         views = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
         if not views and "empty" not in func._schema.name:  # of memory that nobody has written yet
             for result in tensors_of(results):
-                if result.dtype is torch.float64 and result.layout == torch.strided:
+                if result.dtype is torch.float64 and result.layout == torch.strided and not result._is_zerotensor():
                     held = result.to(self.kind)
                     self.lost = self.lost or bool(((held.isinf() | (held == 0)) & (held != result)).any())
                     result.copy_(held)

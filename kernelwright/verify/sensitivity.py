@@ -308,7 +308,7 @@ class Rounding(TorchDispatchMode):
         they are."""
         kind = tensor.dtype
         if not kind.is_floating_point or kind.itemsize < 2 or tensor.is_nested or tensor.layout != torch.strided \
-                or not tensor.numel():
+                or not tensor.numel() or tensor._is_zerotensor():  # zeros without memory, as the derivative of a sign
             return tensor
         self.is_wide &= kind == torch.float64
         given = tensor.detach()

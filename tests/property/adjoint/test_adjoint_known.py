@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.adjoint.backward import make_backward
-from kernelwright.adjoint.called import as_called
+from kernelwright.adjoint.called import as_called, as_computed
 from kernelwright.adjoint.graph import gradients
 from kernelwright.adjoint.known import KNOWN, check_known
 from kernelwright.adjoint.table import NoAdjoint
+from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.node import walk
 from kernelwright.roofline.devices import GENERIC_CPU
 
 aten = torch.ops.aten
@@ -58,6 +60,14 @@ _OF_NUMBERS = ("hardswish", "selu")
 #: PyTorch has a number of their formulas in float32.
 _OF_FLOAT32_NUMBERS = ("hardsigmoid.default", "binary_cross_entropy.default")
 _OF_TWO = ("maximum", "minimum", "fmax", "fmin", "hypot")
+
+#: Whose zeros have other signs here: eager has their gradients by another formula (a lerp, norms whose weights are
+#: zero) or in an order of its own, puts parts beside each other (of a scatter), or they are of what is NaN.
+_OTHER_ZEROS = frozenset((
+    "frac.default", "softshrink.default", "hardshrink.default", "lerp.Scalar", "lerp.Tensor",
+    "max.default", "min.default", "softmax.int", "layer_norm.default", "group_norm.default",
+    "binary_cross_entropy_with_logits.default", "slice_scatter.default", "select_scatter.default", "hardtanh.default",
+    "relu6.default", "prod.default", "cumprod.default", "kl_div.default", "triplet_margin_loss.default"))
 
 
 def _masked(name: str) -> Case:
@@ -369,6 +379,92 @@ def test_known_operators_have_the_derivatives_of_their_graphs(name):
     tolerance = 1e-5 if result.dtype is torch.float32 or name in _OF_FLOAT32_NUMBERS else 1e-12
     for value, right in zip(own, expected, strict=True):
         torch.testing.assert_close(value, right, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _with_zeros(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """x with a third of its elements +0 and a third -0."""
+    if x.dtype is not torch.float64:
+        return x
+    drawn = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.where(drawn < 0.33, 0.0, torch.where(drawn < 0.66, -0.0, x))
+
+
+#: Operands of one axis, parts that are beside each other, taken by themselves, overlap or are of several axes, and
+#: losses whose targets require gradients.
+FURTHER: dict[str, Case] = {
+    "vectors": (torch.matmul, (BIAS, ROWS[0].clone())), "a matrix and a vector": (torch.matmul, (ROWS, BIAS)),
+    "a vector and a matrix": (torch.matmul, (WEIGHT, ROWS)), "images and a vector": (torch.matmul, (IMAGE, BIAS)),
+    "a vector and images": (torch.matmul, (BIAS, IMAGE)),
+    "parts": (lambda x: torch.cat([p * (n - 1.0) for n, p in enumerate(x.chunk(3, 1))]), (ROWS,)),
+    "a part that nobody reads": (lambda x: x.split([1, 2, 3], 1)[0].exp() * x.split([1, 2, 3], 1)[2][:, :1], (ROWS,)),
+    "rows": (lambda x: torch.stack(x.unbind(0)[:3]) * -1.0, (ROWS,)),
+    "parts along two axes": (lambda x: x.chunk(2, 1)[0] - x.chunk(2)[1].repeat(2, 2)[:, :3], (ROWS,)),
+    "parts of different sizes": (lambda x: x.split(2, 1)[2] - x.chunk(2, 1)[1].split([1, 2], 1)[1], (ROWS,)),
+    "overlapping parts": (lambda x: x.split(2, 1)[1] - x.split([3, 2, 1], 1)[1], (ROWS,)),
+    "taken by themselves": (lambda x: x[:, :3] * -1.0 - x[:, 3:], (ROWS,)),
+    "gated": (lambda x: F.glu(x, 1) - F.glu(x.flip(1), 1), (ROWS,)),
+    "classes that are ignored": (
+        lambda x: F.cross_entropy(x, torch.tensor([1, 0, 3, 1]), ignore_index=1, reduction="none", label_smoothing=0.1)
+        - F.nll_loss(x, torch.tensor([0, 0, 3, 1]), ignore_index=0, reduction="none"), (ROWS,)),
+    "one row through a norm": (lambda x, w: F.layer_norm(x[:1], (6,), w, w), (ROWS, BIAS)),
+    "one row through an RMS norm": (lambda x, w: F.rms_norm(x, (6,), w, 1e-5) * 2.0, (BIAS + 1.0, BIAS)),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_forms_have_eagers_gradients(name):
+    function, inputs = FURTHER[name]
+    given = [x.clone().requires_grad_() for x in inputs]
+    result = function(*given)
+    g = torch.linspace(0.5, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
+    expected = torch.autograd.grad(result, given, g)
+    found = gradients(as_called(capture(Of(function), list(inputs), recording=True)), (0,), range(len(inputs)))
+    names = [i["name"] for i in found.graph.inputs if i is not None]
+    own = evaluate(found.graph.outputs, dict(zip(names, (*inputs, g), strict=True)))
+    for value, right in zip(own, expected, strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [*sorted({*CASES} - _OTHER_ZEROS), *FURTHER])
+def test_zeros_of_gradients_have_eagers_signs(name):
+    """Of given values, and of zeros of both signs; for gradients of results with both signs, and zeros among them."""
+    function, values = FURTHER.get(name) or CASES[name]
+    may_be_zero = not name.startswith("binary_cross_entropy.")
+    for inputs in (list(values), [_with_zeros(x, n) for n, x in enumerate(values)])[:1 + may_be_zero]:
+        graph = as_called(capture(Of(function), inputs, recording=True))
+        wanted = [n for n, x in enumerate(inputs) if x.dtype is torch.float64]
+        given = [x.clone().requires_grad_(n in wanted) for n, x in enumerate(inputs)]
+        result = function(*given)
+        g = torch.linspace(-1.0, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
+        g = _with_zeros(g.double(), 9).to(g.dtype)
+        expected = torch.autograd.grad(result, [given[n] for n in wanted], g)
+        found = gradients(graph, (0,), wanted)
+        names = [i["name"] for i in found.graph.inputs if i is not None]
+        own = evaluate(found.graph.outputs, dict(zip(names, (*inputs, g), strict=True)))
+        for value, right in zip(own, expected, strict=True):
+            assert not ((value == 0) & (right == 0) & (value.signbit() != right.signbit())).any()
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.adaptive_max_pool3d(x, 1).exp(), lambda x: F.adaptive_max_pool3d(x, 1).mean(1, keepdim=True),
+    lambda x: F.adaptive_max_pool3d(x, 1).flatten(1).exp(),
+    lambda x: F.adaptive_max_pool3d(x, 1).permute(4, 3, 2, 1, 0), lambda x: F.adaptive_max_pool2d(x[0], 1).exp(),
+    lambda x: F.adaptive_max_pool1d(x[0, 0], 1).exp(),
+    lambda x: F.adaptive_max_pool1d(x[0, 0], 1).flatten(), lambda x: x.max(2).values.reshape(2, 4, 4, 1).exp(),
+    lambda x: x.min(2, keepdim=True).values.reshape(2, 16, 1), lambda x: x.max(1).values.exp(),
+    lambda x: x.reshape(32, 4).max(1, keepdim=True).values.reshape(32), lambda x: F.hardtanh(x, -0.5, 0.5).exp()])
+def test_what_a_forward_computes_of_a_differentiated_graph(function) -> None:
+    """Each node of the one has the shape, the type and the value of its own in the other."""
+    captured = capture(Of(function), [VOLUME], recording=True)
+    graph = as_called(captured)
+    for form in (graph, rewrite(graph, GENERIC_CPU).graph):
+        own = as_computed(form)
+        assert all((n.shape, n.dtype) == (own[n].shape, own[n].dtype) for n in walk(form.outputs))
+        names = [i["name"] for i in captured.inputs if i is not None]
+        nodes = [n for n in own if n.op != "constant"]
+        values = dict(zip(names, [VOLUME], strict=True))
+        for value, right in zip(evaluate([own[n] for n in nodes], values), evaluate(nodes, values), strict=True):
+            assert torch.equal(value, right)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -102,6 +102,13 @@ def test_one_float64_run_for_equal_bits(behind):
     assert facts(alone)[2] == facts(first)[2] and calls.count((torch.float64, True)) == 5
 
 
+def test_what_has_no_bytes_is_not_kept_for_the_other_gradient_mode():
+    """Without a place for trials none stays, one of no elements neither: its form is that of one mode."""
+    model, kept = nn.Linear(6, 0), Kept(truth_bytes=1 << 20)
+    found = certify_both(lambda: model, lambda: nn.Linear(6, 0), lambda seed: [torch.randn(0, 6)], plan=PLAN, kept=kept)
+    assert found.passed and found.recorded is not None and not kept.trials
+
+
 def test_another_result_of_eager_has_its_own_truth():
     """What was found for other bits says nothing."""
     class Mode(nn.Module):

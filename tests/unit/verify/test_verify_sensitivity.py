@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelwright.verify import certify, choices, sensitivity
+from kernelwright.verify import certify, choices, reference, sensitivity
 from kernelwright.verify.certificate import Certificate, Plan
 from kernelwright.verify.compare import compare
 from kernelwright.verify.gradients import check_gradients
@@ -269,6 +269,16 @@ def test_what_moves_to_zero_keeps_its_sign(dtype, sign):
     for given in (least, torch.zeros(4800, dtype=dtype).copysign(least)):
         moved = sensitivity.Rounding(1).one_unit_off(given)
         assert bool((moved == 0).any()) and bool((torch.signbit(moved) == (sign < 0)).all())
+
+
+@pytest.mark.parametrize("mode", [sensitivity.Rounding(1), sensitivity.Rounding(2, operands=1e-3),
+                                  reference._RoundingTo(torch.float32), reference._Watching()])
+def test_zeros_without_memory_are_zeros(mode) -> None:
+    """PyTorch has a derivative that is zero everywhere as a tensor without memory."""
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    with mode:
+        zero, = torch.autograd.grad((torch.sgn(x) @ torch.ones(4, 2, dtype=torch.float64)).sum(), x)
+    assert bool((zero == 0).all())
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(),
