@@ -201,8 +201,11 @@ def _sampled(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
     """Elements of a tensor by their numbers, as float64 on the CPU; only these are copied."""
     if tensor.dim() == 0:
         return tensor.reshape(1).to(device="cpu", dtype=torch.float64)
-    places = torch.unravel_index(flat.to(tensor.device), tensor.shape)
-    return tensor[places].to(device="cpu", dtype=torch.float64)
+    places, rest = list[torch.Tensor](), flat.to(tensor.device)
+    for size in reversed(tensor.shape):  # as torch.unravel_index does, which first imports sympy
+        places.append(rest % size)
+        rest = rest // size
+    return tensor[tuple(reversed(places))].to(device="cpu", dtype=torch.float64)
 
 
 def _add_block(
