@@ -201,11 +201,9 @@ def _sampled(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
     """Elements of a tensor by their numbers, as float64 on the CPU; only these are copied."""
     if tensor.dim() == 0:
         return tensor.reshape(1).to(device="cpu", dtype=torch.float64)
-    places, rest = list[torch.Tensor](), flat.to(tensor.device)
-    for size in reversed(tensor.shape):  # as torch.unravel_index does, which first imports sympy
-        places.append(rest % size)
-        rest = rest // size
-    return tensor[tuple(reversed(places))].to(device="cpu", dtype=torch.float64)
+    steps = [math.prod(tensor.shape[axis + 1:]) for axis in range(tensor.dim())]
+    places = flat[:, None] // torch.tensor(steps) % torch.tensor(tensor.shape)  # torch.unravel_index imports sympy
+    return tensor[places.to(tensor.device).unbind(1)].to(device="cpu", dtype=torch.float64)
 
 
 def _add_block(
