@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +127,11 @@ def _nothing_on_stdout() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """While PyTorch and its tracer are imported, nobody looks for cycles among what they make; nor later: it lives as
-    long as the process. What a run makes itself is looked at seldom enough that tracing a network does not wait for it.
+    """While PyTorch is imported, nobody looks for cycles among what it makes; nor later: it lives as long as the
+    process. What a run makes itself is looked at seldom enough that tracing a network does not wait for it.
     """
     gc.disable()
     try:
-        with suppress(ImportError):  # a private name
-            import torch._dynamo  # noqa: F401  (which torch.export is made of)
         yield
     finally:
         gc.freeze()

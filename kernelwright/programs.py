@@ -22,7 +22,7 @@ from kernelwright.capture.carried import Carries
 from kernelwright.capture.deciding import decided_by
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.capture.parts import alike, hooked
-from kernelwright.capture.tracing import Questions
+from kernelwright.capture.tracing import Questions, import_tracer
 from kernelwright.capture.values import BuildsParts
 from kernelwright.codegen.generate import TARGETS, KernelFailed, generate, support_text
 from kernelwright.device_lock import clock
@@ -130,6 +130,8 @@ def understand(problem: Problem, example: list[Any], device: Device, settings: S
     Raises ForwardRaised where the model raises in every mode, DataDependentControlFlow and HiddenState where no mode
     is a graph.
     """
+    with stages.stage("capture", "imports"):
+        import_tracer()
     notes = [f"{note[:1].upper()}{note[1:]}." for note in extract_model_source(problem).notes]
     if problem.gives_arrays():
         notes.append("The example has NumPy arrays; kernels are for tensors of their types: calls with "

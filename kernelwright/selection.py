@@ -239,7 +239,7 @@ def _in_memory(certify: Callable[[], Certified], truths: Truths, *, last: bool =
     except Exception as error:
         if last or not is_out_of_memory(error):
             raise
-    truths.kept.clear()
+    truths.forget()
     release()
     return None
 

@@ -16,6 +16,7 @@ from torch import nn
 from kernelwright.algebra.rule import Exactness
 from kernelwright.capture.batch import batch_independent
 from kernelwright.capture.forms import flat
+from kernelwright.ir.graph import render
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.plan.contraction.record import Contraction
 from kernelwright.plan.kernels import Attention, BatchedProduct, Recurrence, Scan
@@ -34,7 +35,7 @@ from kernelwright.verify.distributions import AS_GIVEN
 from kernelwright.verify.flatten import flatten, map_paths
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED
-from kernelwright.verify.records import TrialPlan
+from kernelwright.verify.records import Reference, TrialPlan
 from kernelwright.verify.state import float64_copy, to_float64
 from kernelwright.verify.tolerance import Tolerance
 
@@ -51,6 +52,12 @@ class Truths:
         free = available_memory(device)
         self.room = 0 if free is None else int(_SHARE_OF_MEMORY * free)
         self.kept: dict[nn.Module, Kept] = {}
+        self._found: dict[tuple[str, str], dict[TrialPlan, tuple[Any, Reference]]] = {}  # by computation
+
+    def forget(self) -> None:
+        """Let go of all of it, for want of memory."""
+        self.kept.clear()
+        self._found.clear()
 
     @property
     def is_empty(self) -> bool:
@@ -59,8 +66,13 @@ class Truths:
 
     def of(self, mode: ModeProgram) -> Kept:
         """What is known of a mode. The model and its float64 copy are made once: they go from mode to mode, where their
-        modules do nothing but note in which mode they are."""
-        kept = self.kept.setdefault(mode.model, Kept(truth_bytes=self.room))
+        modules do nothing but note in which mode they are. Modes that compute the same have what was found in common.
+        """
+        kept = self.kept.get(mode.model)
+        if kept is None:
+            kept = self.kept[mode.model] = Kept(truth_bytes=self.room)
+            computation = render(mode.captured), repr(mode.captured.structure)
+            kept.truths = self._found.setdefault(computation, kept.truths)
         holder = next((k for k in self.kept.values() if k.model is not None), None)
         if kept.model is None and holder is not None and holder.model is not None:
             if taken_into(holder.model, mode.model):

@@ -56,6 +56,8 @@ _SHOWN = ("output", "report", "trace", "force", "refresh", "quiet", "json")
 #: Variables that compilers, PyTorch and its libraries read. A model's own count by what they do to it.
 _VARIABLES = re.compile(r"TORCH|PYTORCH|ATEN|OMP_|GOMP_|KMP_|MKL_|DNNL_|ONEDNN_|OPENBLAS_|CUDA|CUBLAS|CUDNN|NVIDIA_|"
                         r"LD_|MALLOC_|GLIBC_|CXX|CC$|NVCC|C.*FLAGS$|C.*PATH$|LIBRARY_PATH$")
+#: PyTorch sets it itself when something is first traced. Where torch.compile keeps its files changes nothing.
+_OF_PYTORCH = "TORCHINDUCTOR_CACHE_DIR"
 _HEAD = b"kernelwright result 1 "
 
 
@@ -72,7 +74,8 @@ def name_of(problem: Problem, example: list[Any], target: str, settings: Setting
         release()
         return ""
     asked = {name: value for name, value in settings.as_json().items() if name not in _SHOWN}
-    variables = sorted((name, value) for name, value in os.environ.items() if all_variables or _VARIABLES.match(name))
+    variables = sorted((name, value) for name, value in os.environ.items()
+                       if name != _OF_PYTORCH and (all_variables or _VARIABLES.match(name)))
     facts = (of_model, asked, target, package_digest(), machine(problem.device), processors(),
              _torch_state(problem.device.type), [_file_facts(tool) for tool in tools], variables)
     return hashlib.sha256(repr(facts).encode(errors="replace")).hexdigest()[:32]

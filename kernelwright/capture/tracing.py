@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import operator
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType, FunctionType
@@ -20,6 +21,7 @@ from kernelwright.capture.nodes import item_of, operand_of
 from kernelwright.capture.recurrent import recurrent_layers_marked
 from kernelwright.capture.strides import strides_of_eager
 from kernelwright.ir.grouped import GROUPED_PRODUCTS, grouped_shape
+from kernelwright.problem.untraced import TRACER
 
 #: The folder of PyTorch's code, and those of its files that a forward calls as it calls its own.
 TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -28,6 +30,24 @@ LIBRARY = tuple(TORCH + name for name in ("nn/", "distributions/", "functional.p
 _HERE = os.path.join(os.path.dirname(__file__), "")
 #: What a tensor says of the recorded graph that it stands in.
 _ASKED = ("requires_grad", "is_leaf", "grad_fn")
+
+
+def import_tracer() -> None:
+    """Import what torch.export is made of, which takes about as long as PyTorch itself: when something is going to be
+    traced, and not before. Nobody looks for cycles meanwhile; nor later where a command has put what it imported out of
+    the collector's sight."""
+    if TRACER in sys.modules:
+        return
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with suppress(ImportError):  # a private name
+            importlib.import_module(TRACER)
+    finally:
+        if gc.get_freeze_count():
+            gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

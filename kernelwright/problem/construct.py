@@ -23,6 +23,7 @@ from kernelwright.problem.arguments import mismatch, signature_of, split
 from kernelwright.problem.memory import available_memory, is_out_of_memory, memory_checked
 from kernelwright.problem.seeds import seeded
 from kernelwright.problem.state import is_opaque, plain_attributes, same, without_values
+from kernelwright.problem.untraced import without_tracer
 
 if TYPE_CHECKING:
     from kernelwright.problem.record import Problem
@@ -135,6 +136,7 @@ class Constructor:
         return model
 
 
+@without_tracer
 class _NoLargeDraws(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = func.__name__.split(".")[0]

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.errors import NotEnoughMemory, where_of
+from kernelwright.problem.untraced import without_tracer
 
 # Below this many bytes an allocation is not looked at: reading what is free costs more than it can save.
 SMALL = 64 << 20
@@ -138,6 +139,7 @@ def out_of_memory_error(exception: BaseException, subject: str, device: torch.de
     return NotEnoughMemory(where=where, device=device, subject=subject, amounts=text)
 
 
+@without_tracer
 class MemoryGuard(TorchDispatchMode):
     """While active, an operator whose new results would not fit raises WouldNotFit instead of running.
 

@@ -125,12 +125,12 @@ def _obvious(eager: torch.Tensor, reference: torch.Tensor, limits: Limits) -> bo
     if eager.dtype not in (torch.float32, torch.float64) or not eager.numel():
         return False
     right, share = reference.to(eager), 0.4 * limits.scaled
-    smallest = torch.linalg.vector_norm(right) / right.numel() ** 0.5
-    for axis in range(min(2, right.dim())):
-        others = [other for other in range(right.dim()) if other != axis]
-        if others:
-            sizes = torch.linalg.vector_norm(right, dim=others) / (right.numel() / right.shape[axis]) ** 0.5
-            smallest = torch.minimum(smallest, sizes.min())
+    # By axes 0 and 1: the sizes of slices and of the whole come of that.
+    sizes = right if right.dim() <= 2 else torch.linalg.vector_norm(right, dim=tuple(range(2, right.dim())))
+    smallest = torch.linalg.vector_norm(sizes) / right.numel() ** 0.5
+    for axis in range(2 if right.dim() > 1 else 0):
+        of_slices = torch.linalg.vector_norm(sizes, dim=1 - axis) / (right.numel() / right.shape[axis]) ** 0.5
+        smallest = torch.minimum(smallest, of_slices.min())
     return bool(((eager - right).abs() <= (share * smallest).clamp_max(limits.atol) + share * right.abs()).all())
 
 
@@ -192,7 +192,8 @@ def without_moved(eager: Any, reference: Any, draw: Any) -> Any:
 
 def nonfinite(eager: Any, reference: Any) -> int:
     """The number of elements at which ``eager`` is NaN or infinite and ``reference``, as its type holds it, is not."""
-    return sum(int((~value.isfinite() & right.isfinite()).sum()) for value, right in _pairs(eager, reference).values())
+    return sum(int((~value.isfinite() & right.to(value).isfinite()).sum())
+               for value, right in _floating_pairs(eager, reference).values() if not _all_finite(value))
 
 
 def without_lost(eager: Any, reference: Any) -> tuple[Any, Any] | None:
@@ -237,20 +238,33 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
 
 def _lost(value: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     small = torch.finfo(value.dtype).smallest_normal
-    return right.isfinite() & (~value.isfinite() | ((value.abs() < small) & (right.abs() >= small)))
+    vanished = (value.abs() < small) & (right.abs() >= small)
+    if _all_finite(value):
+        return vanished if _all_finite(right) else vanished & right.isfinite()
+    return right.isfinite() & (~value.isfinite() | vanished)
+
+
+def _all_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are seen to be finite, cheaply: a sum is finite only where all of its terms are. Where it
+    says no, they may be all the same."""
+    return bool(tensor.sum().isfinite())
 
 
 def _pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Floating and complex tensors of ``eager``, real, and those of ``reference`` as their types hold them, by path;
     but those of 8 bits."""
+    return {path: (value, right.to(value)) for path, (value, right) in _floating_pairs(eager, reference).items()}
+
+
+def _floating_pairs(eager: Any, reference: Any) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """`_pairs`, with the tensors of ``reference`` in the types that they have."""
     found, exact = {}, flatten(reference)
     for path, value in flatten(eager).items():
         right = exact.get(path)
         if isinstance(value, torch.Tensor) and isinstance(right, torch.Tensor) and value.shape == right.shape \
                 and (value.dtype.is_floating_point or value.dtype.is_complex) and value.dtype.itemsize > 1 \
                 and value.dtype.is_complex == right.dtype.is_complex:
-            plain = plain_tensor(value)
-            found[path] = plain, plain_tensor(right).to(plain)
+            found[path] = plain_tensor(value), plain_tensor(right)
     return found
 
 

@@ -51,7 +51,8 @@ class Kept:
     parameters, too. ``own`` is what `call_in_float64` needs to know of the model's types (None: not looked for yet);
     ``separate`` says that eager and float64 were found not to be one computation. ``truths`` holds what eager gave in
     trials and what was found to be the truth about it, up to ``truth_bytes`` in all: who gets the same bits of eager
-    again, in the other gradient mode or for another candidate, has the same truth.
+    again, in the other gradient mode, for another candidate, or in another mode that is the same computation and has
+    the same ``truths``, has the same truth.
     """
 
     most_bytes: int = 0
@@ -74,7 +75,11 @@ class Kept:
     trials: dict[TrialPlan, ByModel] = field(default_factory=dict)
     truths: dict[TrialPlan, tuple[Any, Reference]] = field(default_factory=dict)
     bytes: int = 0
-    bytes_of_truths: int = 0
+
+    @property
+    def bytes_of_truths(self) -> int:
+        """Bytes of all tensors in ``truths``."""
+        return _bytes(list(self.truths.values()))
 
     def take_model(self, other: Kept) -> None:
         """Take the model over from what is kept of it in another mode, with what was made of it."""
@@ -101,7 +106,6 @@ class Kept:
                 or returns_own_state(model, by_model.called):
             return
         self.truths[plan] = given, by_model.reference
-        self.bytes_of_truths += size
 
     def keep(self, plan: TrialPlan, by_model: ByModel, model: nn.Module) -> None:
         """Keep a trial of ``model``, where that goes."""
@@ -127,7 +131,7 @@ class Kept:
         """Let go of the trials."""
         self.trials.clear()
         self.truths.clear()
-        self.bytes = self.bytes_of_truths = 0
+        self.bytes = 0
 
 
 def _bytes(values: Any) -> int:

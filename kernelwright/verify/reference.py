@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright.problem.memory import is_out_of_memory, release
+from kernelwright.problem.untraced import without_tracer
 from kernelwright.verify.compare import compare
 from kernelwright.verify.computation import (
     MOST_DRAWS,
@@ -290,6 +291,7 @@ class _Run:
         return left
 
 
+@without_tracer
 class _Watching(TorchDispatchMode):
     """Looks whether squares of a result leave the range of its type."""
 
@@ -302,6 +304,7 @@ class _Watching(TorchDispatchMode):
         return results
 
 
+@without_tracer
 class _RoundingTo(TorchDispatchMode):
     """Rounds what operators give in float64 to ``kind``. ``lost``: whether a number became infinite or zero by that."""
 

@@ -201,8 +201,9 @@ def _sampled(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
     """Elements of a tensor by their numbers, as float64 on the CPU; only these are copied."""
     if tensor.dim() == 0:
         return tensor.reshape(1).to(device="cpu", dtype=torch.float64)
-    places = torch.unravel_index(flat.to(tensor.device), tensor.shape)
-    return tensor[places].to(device="cpu", dtype=torch.float64)
+    steps = [math.prod(tensor.shape[axis + 1:]) for axis in range(tensor.dim())]
+    places = flat[:, None] // torch.tensor(steps) % torch.tensor(tensor.shape)  # torch.unravel_index imports sympy
+    return tensor[places.to(tensor.device).unbind(1)].to(device="cpu", dtype=torch.float64)
 
 
 def _add_block(

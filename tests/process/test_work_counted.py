@@ -15,6 +15,7 @@ from torch import nn
 from kernelwright import programs, selection, truths, tuned, verified
 from kernelwright.cli_frame import importing
 from kernelwright.pipeline import optimize
+from kernelwright.verify import trial
 from kernelwright.verify.certificate import Plan, default_trials
 from kernelwright.verify.kept import Kept
 from kernelwright.verify.modes import RECORDED, certify_both
@@ -169,9 +170,14 @@ def test_a_second_run_of_the_same_file_repeats_the_trials_that_tell_most(tmp_pat
 
 def test_the_certificate_of_a_file_that_stays_as_it_is_goes_on(monkeypatch, tmp_path, unhurried):
     """Measurements change nothing: the file is built once, and each trial runs once in each mode that has it; the first
-    one that records gradients once more, where it is of calls after a step of training."""
+    one that records gradients once more, where it is of calls after a step of training. What is true in a trial is
+    found once, for both modes and for calls with gradients and without."""
     ran: Counter[tuple[object, ...]] = Counter()
     builds: list[str] = []
+    truths_found: list[int] = []
+    reference_of = trial.reference_of
+    monkeypatch.setattr(trial, "reference_of", lambda model, eager, double, seed, *rest, **options: (
+        truths_found.append(seed), reference_of(model, eager, double, seed, *rest, **options))[1])
     run, load = Bench.run, verified.load_text
     monkeypatch.setattr(Bench, "run", lambda self, plan, **options: (
         ran.update([(id(self.kept), self.recording, plan)]), run(self, plan, **options))[1])
@@ -183,6 +189,8 @@ def test_the_certificate_of_a_file_that_stays_as_it_is_goes_on(monkeypatch, tmp_
     again = {(recording, plan) for (_, recording, plan), times in ran.items() if times > 1}
     assert len(builds) == 1 and result.modes[0].kernels and max(ran.values()) == 2
     assert again == {(True, default_trials()[0])}
+    assert len(result.modes) == 1 and len({kept for kept, _, _ in ran}) == 2
+    assert sorted(truths_found) == sorted(plan.seed for plan in default_trials())
     assert certificate.passed and {t.plan for t in certificate.trials} == set(default_trials())
     assert len(certificate.recorded.trials) == RECORDED and certificate.recorded.gradients.passed
     assert not certificate.skipped and certificate.deterministic

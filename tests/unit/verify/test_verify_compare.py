@@ -13,9 +13,9 @@ from test_verify import random
 from kernelwright.verify import DISTRIBUTIONS, Tolerance, compare
 from kernelwright.verify.choices import with_choices_of
 from kernelwright.verify.compare import compare_with_eager
-from kernelwright.verify.computation import settled, without_lost
+from kernelwright.verify.computation import nonfinite, settled, without_lost
 from kernelwright.verify.flatten import clone_tensors, flatten, map_paths, tensors_of
-from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error
+from kernelwright.verify.statistics import BLOCK_ELEMENTS, measure_error, spread
 from kernelwright.verify.ties import with_signs_of
 
 
@@ -40,6 +40,29 @@ def test_eager_itself_passes_and_figures_are_right() -> None:
     assert found.elements == 1200 and found.shape == (6, 5, 40)
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.complex64])
+def test_what_a_type_loses_is_counted_beside_large_sums(kind) -> None:
+    """Elements whose sum leaves the range are finite, all the same, and one that is not is found among them."""
+    wide = torch.complex128 if kind.is_complex else torch.float64
+    exact = torch.full((3, 4), 0.9 * torch.finfo(kind).max, dtype=wide)
+    value = exact.to(kind)
+    assert not bool(torch.view_as_real(value).sum().isfinite() if kind.is_complex else value.sum().isfinite())
+    assert nonfinite(value, exact) == 0 and without_lost(value, exact) is None
+    value[1, 2] = math.inf
+    assert nonfinite(value, exact) == 1
+    lost, right = without_lost(value, exact) or (value, exact)
+    assert int(lost.isnan().sum()) == int(right.isnan().sum()) == 1
+    ordinary, small = torch.ones(3, 4, dtype=exact.dtype), 2 * torch.finfo(kind).smallest_normal
+    ordinary[0, 1] = small
+    held = ordinary.to(kind)
+    assert without_lost(held, ordinary) is None and nonfinite(held, ordinary) == 0
+    held[0, 1] = 0.0
+    lost, _ = without_lost(held, ordinary) or (held, ordinary)
+    assert lost.isnan().nonzero().tolist() == ([[0, 1]])
+    ordinary[0, 1] = math.inf
+    assert without_lost(held, ordinary) is None
+
+
 def test_errors_are_spread_over_elements_as_they_are() -> None:
     """Of a sample at equal distances; in any order of axes, and where NaN stand."""
     reference = torch.ones(8, 1000, dtype=torch.float64)
@@ -55,6 +78,10 @@ def test_errors_are_spread_over_elements_as_they_are() -> None:
     assert one(wrong, eager, reference).spread == pytest.approx(found.spread)
     single = torch.tensor(2.0, dtype=torch.float64)
     assert one(single + 2e-7, single, single).spread == pytest.approx((1e-7,) * 4)
+    far = torch.ones(3, 5, 7, 11, dtype=torch.float64).transpose(0, 2)  # so few that all are looked at
+    moved = far.clone()
+    moved[4, 0, 1, 6] += 0.5
+    assert spread(moved, far)[-1] == 0.5 and spread(far[:, :0], far[:, :0]) == ()
     nothing = torch.zeros(3, dtype=torch.float64)
     assert one(nothing, nothing, nothing).spread == () and one(nothing[:0], nothing[:0], nothing[:0]).spread == ()
 
