@@ -80,6 +80,18 @@ def test_files_of_the_host_are_as_eager_is(name, tmp_path):
     assert not [d for d in made.all_differences() if d.kind != "strides"]
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("PyTorch's, causal", "bfloat16"), ("by hand", "float16")])
+def test_attention_in_16_bits_is_certified_by_emulation(name, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
+    text = TEXT.format(line=LINES[name]).replace("def forward", f"    self.to(torch.{dtype})\n\n        def forward") \
+        .replace("torch.randn(3, 48, 24)", f"torch.randn(3, 48, 24).to(torch.{dtype})")
+    result = kernelwright.optimize(write_problem(tmp_path, "narrow", text), effort="quick", target="cuda")
+    assert "attention" in [k.kind for k in result.modes[0].kernels]
+    assert "Checked by emulation" in " ".join(render_text(result).split())
+    assert f"in {dtype}" in " ".join(k.meaning for k in result.modes[0].kernels)
+    assert "kw_copy_16" in result.source or "kw_shared_written" in result.source
+
+
 # Measured, and lost ------------------------------------------------------------------------------------
 
 
