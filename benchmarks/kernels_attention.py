@@ -3,7 +3,8 @@
     python benchmarks/kernels_attention.py                    on a machine with a GPU and nvcc: one table
     python benchmarks/kernels_attention.py --only 1024,causal cases whose name contains all of the texts; may be given
                                                               several times
-    python benchmarks/kernels_attention.py --tune             every layout of each case, fastest first
+    python benchmarks/kernels_attention.py --tune             every layout of each case, fastest first; of each the
+                                                              first N with --first N
     python benchmarks/kernels_attention.py --dtype bfloat16   in a type of 16 bits (or float16; the default is float32),
                                                               beside PyTorch's flash and cuDNN kernels by name
     python benchmarks/kernels_attention.py --results FILE     as JSON lines, too, each with device and versions
@@ -212,8 +213,9 @@ def measured(runner: Runner, library: ctypes.CDLL, source: KernelSource, layout:
 def line(row: dict[str, object]) -> str:
     layout = row["layout"]
     assert isinstance(layout, dict)
+    more = "".join(f", {word}" for word in ("converts", "turns") if layout.get(word))
     spread = f"{layout['groups']} x 64 rows, {layout['tile_columns']} columns, {layout['stages']} stages, " \
-             f"{layout['blocks']} blocks" + ", converts" * bool(layout.get("converts"))
+             f"{layout['blocks']} blocks{more}"
     figures = [f"{row[name]:10.1f}" if name in row else " " * 10 for name in WAYS]
     gain = f"{row['gain']:6.2f}x" if "gain" in row else " " * 7
     errors = " ".join(f"{row[name]:.1e}" if name in row else "       " for name in ERRORS)
@@ -223,6 +225,7 @@ def line(row: dict[str, object]) -> str:
 def main() -> None:
     asked = parser(__doc__.split("\n")[0])
     asked.add_argument("--dtype", choices=tuple(generate.SCHEMES), default="float32", help="the type of all operands")
+    asked.add_argument("--first", type=int, help="with --tune: so many layouts of each case, the first ones")
     asked.add_argument("--cpu", action="store_true", help="the C++ kernels, on the CPU")
     options = asked.parse_args()
     if options.cpu:
@@ -232,7 +235,7 @@ def main() -> None:
     for case in (replace(case, dtype=options.dtype) for case in CASES):
         if is_asked(case.name, options.only):
             found = list(dict.fromkeys(generate.SCHEMES[case.dtype].layouts(case.kernel)))
-            works += [(case, layout) for layout in (found if options.tune else found[:1])]
+            works += [(case, layout) for layout in (found[:options.first] if options.tune else found[:1])]
     sources = [generate.generate(case.kernel, f"k{n}_attention", layout) for n, (case, layout) in enumerate(works)]
     with tempfile.TemporaryDirectory() as folder:
         with ThreadPoolExecutor() as pool:

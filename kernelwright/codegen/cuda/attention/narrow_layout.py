@@ -25,7 +25,7 @@ _BEARABLE = 1.07
 class NarrowLayout:
     """``groups`` warpgroups have 64 rows each, and take ``tile_columns`` columns at a time, of which ``stages`` find
     room. Queries have ``deep`` elements, with zeros at the end, and a block has ``wide`` of a value. ``blocks`` share a
-    multiprocessor."""
+    multiprocessor. turns: whether warpgroups of a block begin their products one after the other."""
 
     groups: int
     tile_columns: int
@@ -33,6 +33,7 @@ class NarrowLayout:
     wide: int
     stages: int
     blocks: int
+    turns: bool = False
 
     @property
     def threads(self) -> int:
@@ -41,9 +42,10 @@ class NarrowLayout:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: chunks of 8 elements, those of queries and of keys or values with one more."""
-        stage = 2 * (self.tile_columns + 1) * (self.deep + self.wide)
-        return 2 * self.deep * (64 * self.groups + 1) + self.stages * stage + 8 * (3 + 4 * self.stages) + 8
+        """Shared memory of a block: operands are panels of 64 elements."""
+        deep, wide = (ceil(size / 64) for size in (self.deep, self.wide))
+        stage = 128 * self.tile_columns * (deep + wide)
+        return 1024 + 128 * deep * 64 * self.groups + self.stages * stage + 8 * (3 + 4 * self.stages) + 8
 
     @property
     def registers(self) -> tuple[int, int]:
@@ -82,8 +84,12 @@ def layouts(kernel: Attention) -> Iterator[NarrowLayout]:
     three = wide <= 64 and fills(3) and lie_in(3) <= _BEARABLE * lie_in(2)
     blocks = [*[(3, 1)] * three, *[(2, 1)] * fills(2)]
     for few in (False, True):
-        for (groups, beside), stages, tile in product([*blocks, (1, 2), (1, 3), (1, 1)], (2, 1), tiles):
-            layout = NarrowLayout(groups, tile, deep, wide, min(stages, ceil(kernel.columns / tile)), beside)
+        # Long queries have no scores to spare that would hide what turns take.
+        for (groups, beside), stages, tile, turns in product([*blocks, (1, 2), (1, 3), (1, 1)], (2, 1), tiles,
+                                                             (deep <= 128, deep > 128)):
+            many = ceil(kernel.columns / tile)
+            layout = NarrowLayout(groups, tile, deep, wide, min(stages, many), beside,
+                                  turns and groups > 1 and many > 1)
             if few == (tile < min(_ENOUGH, tiles[0])) and layout.fits:
                 yield layout
 

@@ -9,12 +9,12 @@ constexpr int BRINGERS = 128, THREADS = 128 * (GROUPS + 1);
 constexpr int DEEP = @DEEP@, WIDE = @WIDE@;  // elements of a query and of a part of a value, with zeros at the end
 constexpr int ROW_BLOCKS = (ROWS + 64 * GROUPS - 1) / (64 * GROUPS);
 constexpr int TILES = (COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS, PARTS = (WIDTH + WIDE - 1) / WIDE;
-// Operands are chunks of 8 elements, each of them for all rows, with the room of one more row behind them: neighbours
-// along a row lie in other banks.
-constexpr int QUERY_CHUNK = 16 * (64 * GROUPS + 1), COLUMN_CHUNK = 16 * (TILE_COLUMNS + 1);
-constexpr int QUERY_BYTES = DEEP / 8 * QUERY_CHUNK, KEY_BYTES = DEEP / 8 * COLUMN_CHUNK;
-constexpr int STAGE_BYTES = KEY_BYTES + WIDE / 8 * COLUMN_CHUNK, OPERAND_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES;
-constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = OPERAND_BYTES + 8 * (BARRIERS + 1) + 8;
+// Operands are panels of 64 elements of all rows, 128 bytes a row, of which a copy writes what it reads of a line.
+constexpr int DEEP_PANELS = (DEEP + 63) / 64, WIDE_PANELS = (WIDE + 63) / 64;
+constexpr int QUERY_PANEL = 128 * 64 * GROUPS, COLUMN_PANEL = 128 * TILE_COLUMNS;
+constexpr int QUERY_BYTES = DEEP_PANELS * QUERY_PANEL, KEY_BYTES = DEEP_PANELS * COLUMN_PANEL;
+constexpr int STAGE_BYTES = KEY_BYTES + WIDE_PANELS * COLUMN_PANEL, OPERAND_BYTES = QUERY_BYTES + STAGES * STAGE_BYTES;
+constexpr int BARRIERS = 2 + 4 * STAGES, SHARED_BYTES = 1024 + OPERAND_BYTES + 8 * (BARRIERS + 1) + 8;
 constexpr int WORKS = BATCH * PARTS * ROW_BLOCKS;
 
 @VALUES@
@@ -33,16 +33,17 @@ static __device__ __forceinline__ int tiles_of(int row_block) {
   const int end_row = (row_block + 1) * 64 * GROUPS < ROWS ? (row_block + 1) * 64 * GROUPS : ROWS;
   return (columns_of(end_row - 1) + TILE_COLUMNS - 1) / TILE_COLUMNS;
 }
-// Brings TALL rows of CHUNKS chunks: `put` gets a place, and the row and the first element that belong there. Neighbouring
-// threads have neighbouring chunks of a row.
+// Brings TALL rows of CHUNKS pieces of 8 elements: `put` gets a place, and the row and the first element that belong
+// there. Neighbouring threads have neighbouring pieces of a row.
 template <int TALL, int CHUNKS, typename Put>
-static __device__ __forceinline__ void bring(unsigned to, int chunk_bytes, Put put) {
+static __device__ __forceinline__ void bring(unsigned to, Put put) {
   constexpr int EACH = (TALL * CHUNKS + BRINGERS - 1) / BRINGERS;
 #pragma unroll 4
   for (int n = 0; n < EACH; ++n) {
     const int place = threadIdx.x + n * BRINGERS;
     const int row = place / CHUNKS, chunk = place % CHUNKS;
-    if (TALL * CHUNKS % BRINGERS == 0 || place < TALL * CHUNKS) put(to + chunk * chunk_bytes + row * 16, row, chunk * 8);
+    if (TALL * CHUNKS % BRINGERS == 0 || place < TALL * CHUNKS)
+      put(to + chunk / 8 * (128 * TALL) + row * 128 + (chunk ^ row) % 8 * 16, row, chunk * 8);
   }
 }
 @EXACT@}  // namespace @NAME@_detail
@@ -51,11 +52,13 @@ static __device__ __forceinline__ void bring(unsigned to, int chunk_bytes, Put p
 static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNTER_PARAMETER@@PARAMETERS@) {
   using namespace @NAME@_detail;
   KW_DYNAMIC_SHARED(unsigned char, shared);
-  const unsigned queries = kw_shared(shared), stages = queries + QUERY_BYTES;
+  // Panels begin at multiples of 1,024.
+  unsigned char* const operands = shared + (1024 - kw_shared(shared) % 1024) % 1024;
+  const unsigned queries = kw_shared(operands), stages = queries + QUERY_BYTES;
   const unsigned queries_there = queries + OPERAND_BYTES, queries_read = queries_there + 8;
   const unsigned keys_there = queries_read + 8, values_there = keys_there + 8 * STAGES;
   const unsigned keys_read = values_there + 8 * STAGES, values_read = keys_read + 8 * STAGES;
-  volatile int* const next_work = reinterpret_cast<int*>(shared + OPERAND_BYTES + 8 * BARRIERS);
+  volatile int* const next_work = reinterpret_cast<int*>(operands + OPERAND_BYTES + 8 * BARRIERS);
   if (threadIdx.x == 0) {
     kw_barrier_init(queries_there, BRINGERS + 1);
     kw_barrier_init(queries_read, 4 * GROUPS);
@@ -90,7 +93,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       work_of(work, point, part, row_block);
 @POINT_OF_WORK@
       const int begin = part * WIDE, tiles = tiles_of(row_block);
-      bring<64 * GROUPS, DEEP / 8>(queries, QUERY_CHUNK, [&](unsigned to, int row, int k) {
+      bring<64 * GROUPS, DEEP / 8>(queries, [&](unsigned to, int row, int k) {
         const int i = row_block * 64 * GROUPS + row;
 @PUT_QUERY@
       });
@@ -99,13 +102,13 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       for (int tile = 0; tile < tiles; ++tile) {
         const unsigned to_keys = stages + stage * STAGE_BYTES;
         kw_barrier_wait(keys_read + 8 * stage, parity);
-        bring<TILE_COLUMNS, DEEP / 8>(to_keys, COLUMN_CHUNK, [&](unsigned to, int row, int k) {
+        bring<TILE_COLUMNS, DEEP / 8>(to_keys, [&](unsigned to, int row, int k) {
           const int j = tile * TILE_COLUMNS + row;
 @PUT_KEY@
         });
         @KEYS_ARRIVE@
         kw_barrier_wait(values_read + 8 * stage, parity);
-        bring<TILE_COLUMNS, WIDE / 8>(to_keys + KEY_BYTES, COLUMN_CHUNK, [&](unsigned to, int row, int element) {
+        bring<TILE_COLUMNS, WIDE / 8>(to_keys + KEY_BYTES, [&](unsigned to, int row, int element) {
           const int j = tile * TILE_COLUMNS + row, p = begin + element;
 @PUT_VALUE@
         });
@@ -118,10 +121,10 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
   // The consumers
   kw_registers_more<@MORE@>();
   const int group = warp / 4 - 1;
-  const unsigned long long a = kw_operand(queries + group * 64 * 16, QUERY_CHUNK);
+  const unsigned long long a = kw_panel_operand(queries + group * 64 * 128);
   int key_stage = 0, value_stage = 0;
   unsigned key_parity = 0, value_parity = 0, there_parity = 0;
-#pragma unroll 1
+@FIRST_TURN@#pragma unroll 1
   for (;;) {
     kw_barrier_wait(queries_there, there_parity);
     there_parity ^= 1;
@@ -145,11 +148,12 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       kw_barrier_wait(keys_there + 8 * key_stage, key_parity);
       kw_shared_written();
       __syncwarp();
-      const unsigned long long b = kw_operand(stages + key_stage * STAGE_BYTES, COLUMN_CHUNK);
+      const unsigned long long b = kw_panel_operand(stages + key_stage * STAGE_BYTES);
       kw_wgmma_fence();
 #pragma unroll
       for (int k = 0; k < DEEP / 16; ++k)
-        kw_wgmma_@KIND@(s, a + 2 * k * (QUERY_CHUNK / 16), b + 2 * k * (COLUMN_CHUNK / 16), k > 0);
+        kw_wgmma_@KIND@(s, a + k / 4 * (QUERY_PANEL / 16) + k % 4 * 2, b + k / 4 * (COLUMN_PANEL / 16) + k % 4 * 2,
+                        k > 0);
       kw_wgmma_commit();
     };
     // Weights by the values of their tile: the product begins.
@@ -157,10 +161,10 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       kw_barrier_wait(values_there + 8 * value_stage, value_parity);
       kw_shared_written();
       __syncwarp();
-      const unsigned long long b = kw_turned_operand(stages + value_stage * STAGE_BYTES + KEY_BYTES, COLUMN_CHUNK);
+      const unsigned long long b = kw_turned_operand(stages + value_stage * STAGE_BYTES + KEY_BYTES, COLUMN_PANEL);
       kw_wgmma_fence();
 #pragma unroll
-      for (int n = 0; n < TILE_COLUMNS / 16; ++n) kw_wgmma_@KIND@_turned(sums, weights[n], b + 16 * n, 1);
+      for (int n = 0; n < TILE_COLUMNS / 16; ++n) kw_wgmma_@KIND@_turned(sums, weights[n], b + 128 * n, 1);
       kw_wgmma_commit();
     };
     const auto keys_done = [&]() {
@@ -195,9 +199,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
 #pragma unroll 1
       for (int tile = 1; tile < tiles; ++tile) {
         // The next scores come first: while the values of this tile are multiplied, weights are made of them.
-        multiply_keys();
+@TURN@        multiply_keys();
         multiply_values();
-        kw_wgmma_wait<1>();
+@TURN_OVER@        kw_wgmma_wait<1>();
         kw_wgmma_hold(s);
         if (tile == tiles - 1 && lane == 0) kw_barrier_arrive(queries_read);
         keys_done();

@@ -1,7 +1,7 @@
 """Attention of a model in bfloat16 or float16, as one launch: operands, weights and results are of the model's type.
 
-Operands lie where they lie, and come to shared memory in pieces of 16 bytes; a block has an order of them that tensor
-cores take as it is, keys along their elements and values across. What is computed before, as rotary positions are, is
+Operands lie where they lie, and come to shared memory in pieces of 16 bytes, in an order that tensor cores take as
+it is, keys along their elements and values across. What is computed before, as rotary positions are, is
 rounded to the model's type as its own operators round it. Scores, the softmax and all sums are float32. Weights are
 rounded to the model's type, as fused kernels of that type do; float16 has them between 0 and 2^12, so that those below
 2^-14 keep their digits. What is not finite in the end is computed once more, in multiply-adds: a column that is hidden
@@ -116,7 +116,7 @@ class SixteenBits(Text):
             "VALUES": "\n".join([*(function.text for function in self.functions.values()),
                                  *(text for word, text in self.eights.items() if self._copied(word) is None)]),
             "COLUMNS_OF": self._columns_of(), "EXACT": text_beside(__file__, "exactly.cuh"),
-            "NUMBER": ", number = 0" * self.asks,
+            **self._turns(), "NUMBER": ", number = 0" * self.asks,
             "COUNTER_PARAMETER": "unsigned* counter, " * self.asks,
             "PARAMETERS": ", ".join([*self._declared(pointers), out]),
             "POINT_OF_WORK": self._point("score", 6, all_axes=True), "POINT": self._point("score", 4, all_axes=True),
@@ -165,7 +165,7 @@ class SixteenBits(Text):
             return f"{indent}kw_copy_16(to, in{load.buffer} + {at}, {there} && {axis} < {own});"
         return "\n".join(indent + line for line in (
             "float x[8] = {};", f"if ({there}) {self._taken(word, axis, k='k', p='p')};",
-            f"*reinterpret_cast<uint4*>(shared + (to - queries)) = make_uint4({self.pair}(x[0], x[1]),",
+            f"*reinterpret_cast<uint4*>(operands + (to - queries)) = make_uint4({self.pair}(x[0], x[1]),",
             f"    {self.pair}(x[2], x[3]), {self.pair}(x[4], x[5]), {self.pair}(x[6], x[7]));"))
 
     def _index(self, index: Index, load: Expression, names: Sequence[str] | None = None) -> str:
@@ -204,6 +204,15 @@ class SixteenBits(Text):
         values["WEIGH"] = scores + _SOFTMAX if softmax else _NO_SOFTMAX
         values["RESCALE"] = _RESCALE if softmax else ""
         return values
+
+    def _turns(self) -> dict[str, str]:
+        """Warpgroups that begin their products in turn: while one has its products the others make weights."""
+        if not self.layout.turns:
+            return {"FIRST_TURN": "", "TURN": "", "TURN_OVER": ""}
+        return {"FIRST_TURN": "  // Barrier 2 + n: whose turn it is to begin products.\n"
+                              "  if (group == GROUPS - 1) kw_part_arrive(2, 256);\n",
+                "TURN": "        kw_part_sync(2 + group, 256);\n",
+                "TURN_OVER": "        kw_part_arrive(group == GROUPS - 1 ? 2 : 3 + group, 256);\n"}
 
     def _launch(self, pointers: Sequence[str]) -> list[str]:
         name, layout = self.name, self.layout

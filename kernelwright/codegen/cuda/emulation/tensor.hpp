@@ -43,7 +43,8 @@ KW_MACHINE void mark(unsigned* place, unsigned value);
 KW_MACHINE void await(const unsigned* place, unsigned value);
 KW_MACHINE void tagged(unsigned long long* place, unsigned long long word);
 KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag);
-KW_MACHINE void named_barrier(unsigned number, unsigned threads);
+// waits: whether the calling thread stays until all have come.
+KW_MACHINE void named_barrier(unsigned number, unsigned threads, bool waits);
 KW_MACHINE void copy_16(unsigned to, const void* from);
 KW_MACHINE void copies_arrive(unsigned barrier);
 KW_MACHINE void wgmma_fence();
@@ -250,7 +251,7 @@ KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag) {
   }
 }
 
-KW_MACHINE void named_barrier(unsigned number, unsigned threads) {
+KW_MACHINE void named_barrier(unsigned number, unsigned threads, bool waits) {
   Machine& m = machine();
   const unsigned block = cluster_rank();
   if (number < 1 || number > 15 || threads % 32 || !threads)
@@ -260,6 +261,7 @@ KW_MACHINE void named_barrier(unsigned number, unsigned threads) {
   if (arrived && wanted != threads) fail(format("named barrier %u is for %u and for %u threads", number, wanted, threads));
   wanted = threads;
   if (++arrived < threads) {
+    if (!waits) return;
     m.current->state = State::at_named;
     m.current->place = number;
     switch_to_scheduler();
@@ -292,15 +294,25 @@ static float value_of(uint16_t bits, bool brain, const float* halves) {
   return brain ? bit_cast<float>(static_cast<uint32_t>(bits) << 16) : halves[bits];
 }
 
+// Whether an operand lies in panels of 128 bytes a row; without any swizzle else.
+static bool is_of_panels(uint64_t operand) {
+  if (operand & ~0x40003fff3fff3fffull) fail("a matrix descriptor with bits that an operand of neither layout has");
+  return operand >> 62;
+}
+// Where what belongs at an address of a panel is: eight rows of 128 bytes have their pieces of 16 bytes in other orders.
+static unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+
 // Sixteen elements along k of one row of a K-major operand without swizzle, as its descriptor says: eight elements are
 // 16 contiguous bytes, eight rows 128; then the leading offset leads to the next eight elements of k, the stride
 // offset to the next eight rows.
 static void row_of(uint64_t operand, unsigned row, bool brain, const float* halves, float (&values)[16]) {
   const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
   const unsigned stride = (operand >> 32 & 0x3fff) << 4;
-  if (operand & ~0x00003fff3fff3fffull) fail("a matrix descriptor with bits that an operand without swizzle has not");
+  const bool panels = is_of_panels(operand);
   for (unsigned half = 0; half < 2; ++half) {
-    const char* from = shared_pointer(start + half * leading + row / 8 * stride + row % 8 * 16, 16, 16, "an operand");
+    const unsigned place = panels ? swizzled(start + half * 16 + row / 8 * stride + row % 8 * 128)
+                                  : start + half * leading + row / 8 * stride + row % 8 * 16;
+    const char* from = shared_pointer(place, 16, 16, "an operand");
     uint16_t bits[8];
     memcpy(bits, from, 16);
     for (unsigned k = 0; k < 8; ++k) values[half * 8 + k] = value_of(bits[k], brain, halves);
@@ -313,15 +325,14 @@ static float cut(double exact) {
   return std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact) ? nextafterf(near, 0.0f) : near;
 }
 
-// Sixteen elements along k of one column of an operand of 16 k whose neighbours along the columns are contiguous: eight
-// columns are 16 bytes, eight k 128; then the leading offset leads to the next eight k, the stride offset to the next
-// eight columns.
+// Sixteen elements along k of one column of an operand of panels whose rows are k: 64 columns are 128 bytes, the stride
+// offset leads to the next eight k, the leading offset to the panel of the next 64 columns.
 static void column_of(uint64_t operand, unsigned column, bool brain, const float* halves, float (&values)[16]) {
   const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
   const unsigned stride = (operand >> 32 & 0x3fff) << 4;
-  if (operand & ~0x00003fff3fff3fffull) fail("a matrix descriptor with bits that an operand without swizzle has not");
+  if (!is_of_panels(operand)) fail("a turned operand that does not lie in panels");
   for (unsigned k = 0; k < 16; ++k) {
-    const unsigned place = start + k / 8 * leading + column / 8 * stride + k % 8 * 16;
+    const unsigned place = swizzled(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 / 8 * 16);
     uint16_t bits[8];
     memcpy(bits, shared_pointer(place, 16, 16, "an operand"), 16);
     values[k] = value_of(bits[column % 8], brain, halves);
@@ -458,8 +469,12 @@ static inline void kw_await(const unsigned* mark, unsigned value) {
 static inline void kw_copies_see_global() { asm volatile("" ::: "memory"); }
 static inline void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("" ::: "memory");
-  kw_emulation::named_barrier(number, threads);
+  kw_emulation::named_barrier(number, threads, true);
   asm volatile("" ::: "memory");
+}
+static inline void kw_part_arrive(unsigned number, unsigned threads) {
+  asm volatile("" ::: "memory");
+  kw_emulation::named_barrier(number, threads, false);
 }
 template <int COUNT>
 static inline void kw_registers_fewer() { static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "registers"); }
@@ -468,8 +483,11 @@ static inline void kw_registers_more() { static_assert(COUNT % 8 == 0 && COUNT >
 static inline unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
   return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
 }
-static inline unsigned long long kw_turned_operand(unsigned address, unsigned chunk_bytes) {
-  return (address & 0x3ffffu) >> 4 | 8ull << 16 | static_cast<unsigned long long>(chunk_bytes >> 4) << 32;
+static inline unsigned long long kw_panel_operand(unsigned address) {
+  return (address & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+static inline unsigned long long kw_turned_operand(unsigned address, unsigned panel_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(panel_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 static inline void kw_wgmma_fence() { kw_emulation::wgmma_fence(); }
 static inline void kw_wgmma_commit() { kw_emulation::wgmma_commit(); }

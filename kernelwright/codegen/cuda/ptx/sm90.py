@@ -9,10 +9,12 @@ have in registers; ``..._turned``: of these by an operand that lies the other wa
 Shared memory is addressed by 32-bit addresses (`kw_shared`). Operands are K-major without swizzle (PTX ISA 9.0,
 "Shared Memory Matrix Layout"): eight neighbours along k are 16 contiguous bytes, rows follow each other every 16
 bytes (stride byte offset 128 for eight of them), and the next eight neighbours along k lie ``chunk_bytes`` further
-(leading byte offset). So an operand may begin at any row. A turned operand is MN-major: eight neighbours along its
-columns are 16 contiguous bytes, k follow each other every 16 bytes (leading byte offset 128 for eight of them), and
-the next eight columns lie ``chunk_bytes`` further (stride byte offset). `emulation/tensor.hpp` defines the same
-functions.
+(leading byte offset). So an operand may begin at any row. `emulation/tensor.hpp` defines the same functions.
+
+What asynchronous copies of 16 bytes bring lies in panels instead, with the 128-byte swizzle: 64 neighbours are a row of
+128 bytes, in which the piece of 16 bytes number p is at p ^ (row % 8). A copy writes rows of shared memory as it reads
+lines of global memory; into the other layout an H200 copies 10 bytes a cycle and multiprocessor. Of a turned operand,
+which is MN-major, the rows of a panel are k, and its columns those of the operand.
 """
 
 from __future__ import annotations

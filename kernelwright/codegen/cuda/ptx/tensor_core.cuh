@@ -81,6 +81,10 @@ static __device__ __forceinline__ void kw_copies_see_global() {
 static __device__ __forceinline__ void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("barrier.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
+// The same without waiting: the others go on when all have come.
+static __device__ __forceinline__ void kw_part_arrive(unsigned number, unsigned threads) {
+  asm volatile("barrier.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
 
 // The calling warpgroup gives registers back, or takes what others gave.
 template <int COUNT>
@@ -96,9 +100,13 @@ static __device__ __forceinline__ void kw_registers_more() {
 static __device__ __forceinline__ unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
   return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
 }
-// The same of an operand whose neighbours along the columns are neighbours in memory.
-static __device__ __forceinline__ unsigned long long kw_turned_operand(unsigned address, unsigned chunk_bytes) {
-  return (address & 0x3ffffu) >> 4 | 8ull << 16 | static_cast<unsigned long long>(chunk_bytes >> 4) << 32;
+// Descriptors of operands in panels of 128 bytes a row, which begin at multiples of 1,024: one whose rows are those of
+// panels, and one whose columns these are, where every 64 rows have a panel of `panel_bytes` of their own.
+static __device__ __forceinline__ unsigned long long kw_panel_operand(unsigned address) {
+  return (address & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+static __device__ __forceinline__ unsigned long long kw_turned_operand(unsigned address, unsigned panel_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(panel_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 // Products run on their own until they are waited for: first a fence after what wrote their registers, then products,
 // then `commit`, then `wait` until at most LEFT groups are left, and `hold` before the sums are read.
