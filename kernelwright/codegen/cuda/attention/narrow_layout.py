@@ -88,7 +88,7 @@ def layouts(kernel: Attention) -> Iterator[NarrowLayout]:
         for (groups, beside), stages, tile, turns in product([*blocks, (1, 2), (1, 3), (1, 1)], (2, 1), tiles,
                                                              (deep <= 128, deep > 128)):
             many = ceil(kernel.columns / tile)
-            layout = NarrowLayout(groups, tile, deep, wide, min(stages, many), beside,
+            layout = NarrowLayout(groups, tile, deep, wide, stages, beside,
                                   turns and groups > 1 and many > 1)
             if few == (tile < min(_ENOUGH, tiles[0])) and layout.fits:
                 yield layout

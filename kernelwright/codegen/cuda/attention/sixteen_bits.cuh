@@ -237,15 +237,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = i + 8 * h;
-      if (row < ROWS) {
-#pragma unroll
-        for (int n = 0; n < WIDE / 4; n += @TOGETHER@) {
-          const int p = begin + n / 2 * 8 + lane % 4 * 2 + n % 2;
-          const float* const result = sums + n / 2 * 4 + 2 * h + n % 2;
-          if (p < WIDTH) @STORE@
-        }
-      }
-    }
+@STORES@    }
   }
 }
 

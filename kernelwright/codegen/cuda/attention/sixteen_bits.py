@@ -73,6 +73,40 @@ _SOFTMAX = """\
         }
         total[h] = fmaf(total[h], kept[h], parts[0] + parts[1]);
 """
+# Four lanes have two elements each of four pieces of 8: afterwards each has a piece.
+_PIECES = """\
+#pragma unroll
+      for (int first = 0; first < WIDE / 8; first += 4) {
+        unsigned words[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+          words[n] = @PAIR@(sums[4 * (first + n) + 2 * h], sums[4 * (first + n) + 2 * h + 1]);
+#pragma unroll
+        for (int apart = 1; apart < 4; apart *= 2) {
+          const bool upper = (lane & apart) != 0;
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            const int low = apart == 1 ? 2 * n : n, high = low + apart;
+            const unsigned given = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[high], apart);
+            words[low] = upper ? given : words[low];
+            words[high] = upper ? words[high] : given;
+          }
+        }
+        const int p = begin + (first + lane % 4) * 8;
+        if (row < ROWS && p < WIDTH)
+          *reinterpret_cast<uint4*>(out0 + (@AT@)) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+"""
+_ALONE = """\
+      if (row < ROWS) {
+#pragma unroll
+        for (int n = 0; n < WIDE / 4; n += @TOGETHER@) {
+          const int p = begin + n / 2 * 8 + lane % 4 * 2 + n % 2;
+          const float* const result = sums + n / 2 * 4 + 2 * h + n % 2;
+          if (p < WIDTH) @STORE@
+        }
+      }
+"""
 _NO_SOFTMAX = """\
 #pragma unroll
         for (int n = 0; n < TILE_COLUMNS / 4; ++n) {
@@ -104,7 +138,6 @@ class SixteenBits(Text):
         pointers = self._pointers([p for function in self.functions.values() for p in function.pointers])
         fewer, more = layout.registers
         out = f"{C_TYPES[kernel.output_dtypes[0]]}* __restrict__ out0"
-        together = self._stores_pairs()
         puts = {"query": ("k", "i < ROWS"), "key": ("k", "j < COLUMNS"), "value": ("p", "j < COLUMNS")}
         text = fill(text_beside(__file__, "sixteen_bits.cuh"), {
             "NAME": name, "COMMENT": f"Attention of {kernel.batch} times {kernel.rows} queries of {kernel.depth} "
@@ -129,8 +162,7 @@ class SixteenBits(Text):
             "EXACT_PARAMETERS": "".join(f"{part}, " for part in [
                 *self._declared(pointers), out, *(f"int {axis}" for axis in self.outer)]),
             "EXACT_ARGUMENTS": "".join(f"{part}, " for part in [*pointers, "out0", *self.outer]),
-            **self._weighed(), "TOGETHER": 2 if together else 1,
-            "STORE": self._stored_pair() if together else self._stored("*result", i="row"),
+            **self._weighed(), **self._stores(),
             "EXACT_STORE": self._stored("sums[n] * scale"),
             "HEAD": head(name, kernel.input_dtypes, kernel.output_dtypes),
             "LAUNCH": "\n".join(f"  {line}" for line in self._launch(pointers))},
@@ -178,20 +210,30 @@ class SixteenBits(Text):
             return f"kw_copies_arrive({barrier});"
         return f"kw_shared_written(), kw_barrier_arrive({barrier});"
 
-    def _stores_pairs(self) -> bool:
-        """Whether two neighbours of a result are one word of memory."""
+    def _stores(self) -> dict[str, str]:
+        """What stands for the store of a row: in pieces of 16 bytes, two neighbours at a time, or one by one."""
+        if self._lies_in(8) and self.layout.wide % 32 == 0:
+            self.vectors.add("out0")
+            return {"STORES": _PIECES, "AT": self._place()}
+        if self._lies_in(2):
+            store = f"*reinterpret_cast<unsigned*>(out0 + ({self._place()})) = {self.pair}(result[0], result[1]);"
+            return {"STORES": _ALONE, "TOGETHER": "2", "STORE": store}
+        return {"STORES": _ALONE, "TOGETHER": "1", "STORE": self._stored("*result", i="row")}
+
+    def _lies_in(self, count: int) -> bool:
+        """Whether so many neighbours of a result lie together in memory, at multiples of their size."""
         index, sizes = self.kernel.store.index, self.kernel.domain
         *others, last = index.strides
-        return self.kernel.output_dtypes[0] == self.kernel.compute and last == 1 and self.kernel.width % 2 == 0 \
-            and index.offset % 2 == 0 and all(
-                stride % 2 == 0 for stride, size in zip(others, sizes, strict=False) if size > 1)
+        return self.kernel.output_dtypes[0] == self.kernel.compute and last == 1 and self.kernel.width % count == 0 \
+            and index.offset % count == 0 and all(
+                stride % count == 0 for stride, size in zip(others, sizes, strict=False) if size > 1)
 
-    def _stored_pair(self) -> str:
+    def _place(self) -> str:
+        """The index of a result of ``row`` at ``p``."""
         emitter = emitter_of(self.kernel, self.kernel.domain, tuple(self.names), [], [self.kernel.store])
-        names = ["row" if axis == "i" else axis for axis in self.names]
         index = self.kernel.store.index
-        at = affine_text(index.strides, names, index.offset, emitter.site.long)
-        return f"*reinterpret_cast<unsigned*>(out0 + ({at})) = {self.pair}(result[0], result[1]);"
+        names = ["row" if axis == "i" else axis for axis in self.names]
+        return affine_text(index.strides, names, index.offset, emitter.site.long)
 
     def _weighed(self) -> dict[str, str]:
         """What stands for the names around weights."""
