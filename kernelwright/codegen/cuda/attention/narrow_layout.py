@@ -17,6 +17,8 @@ _SHARED_BYTES = 227 * 1024
 #: that multiplies, beside sums, scores and weights.
 _REGISTERS, _FEWER, _BESIDE = 1 << 16, {1: 56, 2: 40, 3: 32}, 30
 _TILES, _ENOUGH = (176, 128, 112, 96, 80, 64, 48, 32, 16), 64
+#: Rows and columns that blocks beside each other take in one or two tiles each.
+_SHORT = 128
 #: Rows more that three warpgroups may have to take than two: keys and values are read by fewer blocks.
 _BEARABLE = 1.07
 
@@ -65,7 +67,7 @@ class NarrowLayout:
 
 def layouts(kernel: Attention) -> Iterator[NarrowLayout]:
     """Those that fit, the better ones first: many rows, as each block reads all keys and values, but no more than leave
-    blocks for all multiprocessors; as many columns as hide what every tile costs; two stages."""
+    blocks for all multiprocessors; as many columns as hide what every tile costs; three stages, or two."""
     deep, parts = 16 * ceil(kernel.depth / 16), ceil(kernel.width / MOST_WIDTH)
     if deep > MOST_DEPTH:
         return
@@ -82,14 +84,15 @@ def layouts(kernel: Attention) -> Iterator[NarrowLayout]:
 
     # Three warpgroups have 160 registers a thread, too few for long values.
     three = wide <= 64 and fills(3) and lie_in(3) <= _BEARABLE * lie_in(2)
-    blocks = [*[(3, 1)] * three, *[(2, 1)] * fills(2)]
+    blocks = [*[(3, 1)] * three, *[(2, 1)] * fills(2), (1, 2), (1, 3), (1, 1)]
+    if max(kernel.rows, kernel.columns) <= _SHORT:  # blocks beside each other hide that one has a single tile
+        blocks = [(1, 2), (1, 3), *[(2, 1)] * fills(2), (1, 1)]
+        tiles = list(dict.fromkeys([*(tile for tile in tiles if tile <= 64), *tiles]))
     for few in (False, True):
-        # Long queries have no scores to spare that would hide what turns take.
-        for (groups, beside), stages, tile, turns in product([*blocks, (1, 2), (1, 3), (1, 1)], (2, 1), tiles,
-                                                             (deep <= 128, deep > 128)):
-            many = ceil(kernel.columns / tile)
-            layout = NarrowLayout(groups, tile, deep, wide, stages, beside,
-                                  turns and groups > 1 and many > 1)
+        for (groups, beside), stages, tile, turns in product(blocks, (3, 2, 1), tiles, (False, True)):
+            if turns and (groups == 1 or tile >= kernel.columns):
+                continue
+            layout = NarrowLayout(groups, tile, deep, wide, stages, beside, turns)
             if few == (tile < min(_ENOUGH, tiles[0])) and layout.fits:
                 yield layout
 

@@ -145,9 +145,6 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
     for (int n = 0; n < WIDE / 2; ++n) sums[n] = 0.0f;
     // Scores of the next tile: the product begins.
     const auto multiply_keys = [&]() {
-      kw_barrier_wait(keys_there + 8 * key_stage, key_parity);
-      kw_shared_written();
-      __syncwarp();
       const unsigned long long b = kw_panel_operand(stages + key_stage * STAGE_BYTES);
       kw_wgmma_fence();
 #pragma unroll
@@ -158,9 +155,6 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
     };
     // Weights by the values of their tile: the product begins.
     const auto multiply_values = [&]() {
-      kw_barrier_wait(values_there + 8 * value_stage, value_parity);
-      kw_shared_written();
-      __syncwarp();
       const unsigned long long b = kw_turned_operand(stages + value_stage * STAGE_BYTES + KEY_BYTES, COLUMN_PANEL);
       kw_wgmma_fence();
 #pragma unroll
@@ -174,6 +168,15 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
     const auto values_done = [&]() {
       if (lane == 0) kw_barrier_arrive(values_read + 8 * value_stage);
       if (++value_stage == STAGES) value_stage = 0, value_parity ^= 1;
+    };
+    // The keys of the next tile, if there is one, and the values of this one are there. ahead: how many values before
+    // these are not done yet.
+    const auto await = [&](bool next, int ahead) {
+      if (next) kw_barrier_wait(keys_there + 8 * key_stage, key_parity);
+      const bool around = value_stage + ahead == STAGES;
+      kw_barrier_wait(values_there + 8 * (around ? 0 : value_stage + ahead), value_parity ^ (around ? 1u : 0u));
+      kw_shared_written();
+      __syncwarp();
     };
     // From scores of a tile to weights, as floats.
     const auto weigh = [&](int tile) {
@@ -189,6 +192,9 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       for (int n = 0; n < TILE_COLUMNS / 4; ++n) weights[n / 4][n % 4] = @PAIR@(s[2 * n], s[2 * n + 1]);
     };
     if (tiles > 0) {
+      kw_barrier_wait(keys_there + 8 * key_stage, key_parity);
+      kw_shared_written();
+      __syncwarp();
       multiply_keys();
       kw_wgmma_wait<0>();
       kw_wgmma_hold(s);
@@ -196,6 +202,7 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
       keys_done();
       weigh(0);
       round_weights();
+      await(tiles > 1, 0);
 #pragma unroll 1
       for (int tile = 1; tile < tiles; ++tile) {
         // The next scores come first: while the values of this tile are multiplied, weights are made of them.
@@ -206,9 +213,11 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
         if (tile == tiles - 1 && lane == 0) kw_barrier_arrive(queries_read);
         keys_done();
         weigh(tile);
+        if (STAGES > 1) await(tile + 1 < tiles, 1);
         kw_wgmma_wait<0>();
         kw_wgmma_hold(sums);
         values_done();
+        if (STAGES == 1) await(tile + 1 < tiles, 0);
 @RESCALE@        round_weights();
       }
       multiply_values();
