@@ -91,8 +91,9 @@ def meaning(step: KernelStep) -> str:
                 f"{gates}all that follows")
     if isinstance(kernel, Attention):
         weights = "causal " * kernel.causal + "softmax of " * kernel.softmax
+        narrow = f" in {kernel.compute}, sums in float32" if kernel.compute != "float32" else ""
         return (f"{kernel.batch} times {kernel.rows} rows: {weights}products of {kernel.depth} elements with "
-                f"{kernel.columns} columns, times their {kernel.width} values; no product is stored")
+                f"{kernel.columns} columns, times their {kernel.width} values{narrow}; no product is stored")
     if isinstance(kernel, BatchedProduct):
         rows, columns, depth = kernel.sizes
         return (f"{kernel.groups} products of {rows} x {depth} and {depth} x {columns} matrices, which are read where "

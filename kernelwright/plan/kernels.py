@@ -207,7 +207,8 @@ class Attention:
     ``score`` is an expression in which ``Reduced(0)`` is the product. With ``causal`` columns j > i + ``shift`` are not
     there: they have no weight. Where all scores of a row are -inf the result is 0 if ``empty_rows``, else NaN.
     Index strides have ``len(outer) + 4`` entries, for the outer axes, i, j, k and p; what a query, a key, a value, a
-    score and a result do not depend on they do not move along. All arithmetic is that of float32.
+    score and a result do not depend on they do not move along. With ``compute`` float32 all arithmetic is that of
+    float32. With bfloat16 or float16 queries, keys, values and weights are rounded to that type, and sums are float32.
     """
 
     outer: tuple[int, ...]

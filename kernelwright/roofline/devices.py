@@ -62,11 +62,12 @@ class Device:
     @property
     def fused_products(self) -> tuple[str, ...]:
         """The kinds of kernels that products become with what stands around them: attention, which on a GPU takes the
-        matrix units of compute capability 9.0, and batched products, which were made for the memory of one."""
+        matrix units of compute capability 9.0, in float32 and in 16 bits, and batched products, which were made for the
+        memory of one."""
         if self.kind == "cpu":
             return ("attention",)
         known = not torch.cuda.is_available() or torch.cuda.get_device_capability() == (9, 0)
-        return ("attention", "batched product") if known else ()
+        return ("attention", "attention in 16 bits", "batched product") if known else ()
 
     @property
     def rounds_products(self) -> bool:

@@ -34,6 +34,7 @@ from kernelwright.tune.in_place import seconds_in_place
 from kernelwright.tune.memory import generator_digest, machine, recall, remember
 
 SLOWER = "measured on this device: PyTorch is as fast"
+UNMEASURED = "not measured on this device: PyTorch's kernel may be faster"
 # A region must take less than this share of PyTorch's time; one operator by itself must win clearly.
 _WIN = 0.97
 _WIN_ALONE = 0.9
@@ -180,8 +181,8 @@ def region_uses(plan: Plan, times: Mapping[Hashable, Mapping[str, float]]) -> tu
 
 def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *, clearly: bool = False
                    ) -> dict[Node, str]:
-    """The operators whose region does not win by what :func:`region_times` measured, with the reason. clearly: those,
-    too, whose region was not measured or wins by little."""
+    """The operators whose region does not win by what :func:`region_times` measured, with the reason; those, too, of a
+    doubtful one that was not measured. clearly: those of every one that was not measured or wins by little."""
     lost: dict[Node, str] = {}
     for steps in regions(plan):
         found = times.get(_form(steps, plan))
@@ -192,10 +193,18 @@ def losing_regions(plan: Plan, times: Mapping[Hashable, Mapping[str, float]], *,
             reason = slower_by(found["kernels"] / found["torch"])
         elif found is None and clearly:
             reason = SLOWER
+        elif found is None and any(map(_is_doubtful, steps)):
+            reason = UNMEASURED
         else:
             continue
         lost |= {n: r for s in (*steps, *([loop] if loop else [])) for n, r in s.left(reason).items()}
     return lost
+
+
+def _is_doubtful(step: KernelStep) -> bool:
+    """Whether a kernel is worth having only where it was measured: attention in 16 bits, in which PyTorch's own kernels
+    are faster for some sizes and slower for others."""
+    return isinstance(step.kernel, Attention) and step.kernel.compute != "float32"
 
 
 def slower_by(ratio: float) -> str:

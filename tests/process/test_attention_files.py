@@ -48,6 +48,13 @@ LINES = {
 }
 
 
+def narrow_problem(folder: Path, name: str, dtype: str) -> Path:
+    """The problem in 16 bits."""
+    text = TEXT.format(line=LINES[name]).replace("def forward", f"    self.to(torch.{dtype})\n\n        def forward") \
+        .replace("torch.randn(3, 48, 24)", f"torch.randn(3, 48, 24).to(torch.{dtype})")
+    return write_problem(folder, "narrow", text)
+
+
 def problem_of(folder: Path, name: str) -> Path:
     return write_problem(folder, "attentive", TEXT.format(line=LINES[name]))
 
@@ -80,11 +87,21 @@ def test_files_of_the_host_are_as_eager_is(name, tmp_path):
     assert not [d for d in made.all_differences() if d.kind != "strides"]
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("PyTorch's, causal", "bfloat16"), ("by hand", "float16")])
+def test_attention_in_16_bits_is_certified_by_emulation(name, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: None)
+    result = kernelwright.optimize(narrow_problem(tmp_path, name, dtype), effort="quick", target="cuda")
+    assert "attention" in [k.kind for k in result.modes[0].kernels]
+    assert "Checked by emulation" in " ".join(render_text(result).split())
+    assert f"in {dtype}" in " ".join(k.meaning for k in result.modes[0].kernels)
+    assert "kw_copy_16" in result.source or "kw_shared_written" in result.source
+
+
 # Measured, and lost ------------------------------------------------------------------------------------
 
 
-def planned(folder: Path, name: str) -> Plan:
-    problem = load_problem(problem_of(folder, name), device="cpu")
+def planned(path: Path) -> Plan:
+    problem = load_problem(path, device="cpu")
     graph = capture(problem.make_model(0).eval(), tuple(problem.make_inputs(0)))
     return make_plan(graph, graph, fused_products=FUSED)
 
@@ -92,7 +109,7 @@ def planned(folder: Path, name: str) -> Plan:
 @pytest.mark.parametrize("name", LINES)
 def test_attention_that_loses_goes_back(name, tmp_path):
     """By hand to its operators, which are planned one by one; PyTorch's to its own call."""
-    plan = planned(tmp_path, name)
+    plan = planned(problem_of(tmp_path, name))
     (attention,) = (steps for steps in regions.regions(plan) if any(s.name.endswith("attention") for s in steps))
     form, step = regions._form(attention, plan), attention[0]
     assert not regions.losing_regions(plan, {form: {"kernels": 0.5, "torch": 1.0}})
@@ -103,3 +120,14 @@ def test_attention_that_loses_goes_back(name, tmp_path):
     assert not any(s.name.endswith("attention") for s in again.kernels)
     left = [s.node for s in again.steps if not isinstance(s, KernelStep)]
     assert any("attention" in n.get("target", "") for n in left) == name.startswith("PyTorch's")
+
+
+def test_attention_in_16_bits_that_was_not_measured_stays_pytorch_s(tmp_path):
+    """Where it was, it is kept by what it takes, as any other is."""
+    plan = planned(narrow_problem(tmp_path, "PyTorch's, causal", "bfloat16"))
+    (attention,) = (steps for steps in regions.regions(plan) if any(s.name.endswith("attention") for s in steps))
+    form = regions._form(attention, plan)
+    covered = {n for s in attention for n in s.covers}
+    assert set(regions.losing_regions(plan, {})) == set(regions.losing_regions(plan, {form: {
+        "kernels": 1.5, "torch": 1.0}})) == covered
+    assert not covered & set(regions.losing_regions(plan, {form: {"kernels": 0.5, "torch": 1.0}}))

@@ -34,7 +34,7 @@ class Case:
         found = []
         for leaf in self.leaves:
             dtype, shape = torch_dtype(leaf.dtype), leaf.shape
-            found.append(torch.randn(shape, generator=generator) if dtype.is_floating_point
+            found.append(torch.randn(shape, generator=generator).to(dtype) if dtype.is_floating_point
                          else torch.rand(shape, generator=generator) < 0.7 if dtype is torch.bool
                          else torch.randint(0, 3, shape, generator=generator))
         return found
@@ -44,6 +44,17 @@ class Case:
         given = [t.to(dtype) if t.is_floating_point() else t for t in inputs]
         (found,) = evaluate(self.kernel, given, [self.node.size], dtype)
         return found.reshape(self.node.shape)
+
+
+@dataclass(frozen=True)
+class NarrowCase(Case):
+    """A case whose leaves are of another type than the node's."""
+
+    narrow_leaves: tuple[Node, ...]
+
+    @property
+    def leaves(self) -> tuple[Node, ...]:
+        return self.narrow_leaves
 
 
 def scaled(product: Node) -> Node:
@@ -67,11 +78,22 @@ def attention(name: str, rows: int, columns: int, depth: int, width: int, *, bat
     return Case(name, node, replace(compile_attention(node, range(len(leaves))), shift=shift))
 
 
+def narrow(case: Case, dtype: str) -> Case:
+    """The case in bfloat16 or float16: what was float32 is of that type, as are weights."""
+    def typed(types: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dtype if t == "float32" else t for t in types)
+
+    kernel = replace(case.kernel, input_dtypes=typed(case.kernel.input_dtypes),
+                     output_dtypes=typed(case.kernel.output_dtypes), compute=dtype)
+    leaves = [make("input", name=n["name"], shape=n.shape, dtype=typed([n.dtype])[0]) for n in case.node.inputs]
+    return NarrowCase(f"{case.name} {dtype}", case.node, kernel, tuple(leaves))
+
+
 def error(case: Case, inputs: Sequence[torch.Tensor], found: torch.Tensor, wanted: torch.Tensor) -> float:
     """The greatest error, in units of what an element is a sum of: its weights times sizes of values."""
     sizes = list(inputs)
     if not case.kernel.softmax:
-        sizes[0], sizes[1] = inputs[0].abs(), inputs[1].abs()
+        sizes = [t.abs() if t.is_floating_point() else t for t in inputs]
     sizes[2] = inputs[2].abs()
     unit = case.computed(sizes).abs()
     off = (found.double() - wanted).abs() / unit.clamp(min=1e-30)

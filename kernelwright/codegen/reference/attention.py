@@ -8,21 +8,24 @@ import torch
 
 from kernelwright.codegen.reference.loops import node_value, positions
 from kernelwright.ir.ops.attention import causal_product
-from kernelwright.plan.expressions import Expression, walk
+from kernelwright.plan.expressions import Apply, Expression, walk
 from kernelwright.plan.kernels import Attention
 
 
 def evaluate(kernel: Attention, inputs: Sequence[torch.Tensor], output_sizes: Sequence[int],
-             dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+             dtype: torch.dtype = torch.float64, rounding: bool = True) -> list[torch.Tensor]:
     """The kernel's output as a flat tensor, in a list, computed in ``dtype``; elements that no store writes are 0.
-    Raises IndexError where a load or store leaves its buffer."""
+    rounding: whether the functions that round to a narrower type do so. Raises IndexError where a load or store leaves
+    its buffer."""
     flat = [tensor.reshape(-1) for tensor in inputs]
     count = len(kernel.outer)
 
     def value(root: Expression, reduced: Sequence[Sequence[torch.Tensor]] = ()) -> torch.Tensor:
         memo: dict[Expression, torch.Tensor] = {}
         for node in walk(root):
-            memo[node] = node_value(node, kernel.domain, flat, reduced, memo, dtype)
+            exact = not rounding and isinstance(node, Apply) and node.function.startswith(("round_", "to_float"))
+            memo[node] = memo[node.arguments[0]].to(dtype) if exact else \
+                node_value(node, kernel.domain, flat, reduced, memo, dtype)
         return torch.as_tensor(memo[root], dtype=dtype)
 
     def wide(root: Expression, *axes: int, reduced: Sequence[Sequence[torch.Tensor]] = ()) -> torch.Tensor:

@@ -175,7 +175,7 @@ def _kernel_call(step: KernelStep, inputs: list[torch.Tensor]) -> list[torch.Ten
     if isinstance(step.kernel, Contraction):
         return evaluate_contraction(step.kernel, inputs, rounding=False)
     if isinstance(step.kernel, Attention):
-        return evaluate_attention(step.kernel, inputs, [n.size for n in step.outputs])
+        return evaluate_attention(step.kernel, inputs, [n.size for n in step.outputs], rounding=False)
     if isinstance(step.kernel, BatchedProduct):
         return evaluate_batched(step.kernel, inputs, [n.size for n in step.outputs])
     if isinstance(step.kernel, Recurrence):

@@ -13,7 +13,7 @@ import torch
 from kernelwright.ir.node import Node, walk
 from kernelwright.ir.ops.recurrence import evaluated
 from kernelwright.ir.ops.special import not_torch
-from kernelwright.ir.registry import Applied, declare
+from kernelwright.ir.registry import Applied, declare, torch_dtype
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -21,8 +21,9 @@ class Form:
     """An attention as a graph of its own.
 
     operands: a leaf for each input. product: the product of queries and keys, of operands. score: what is made of it.
-    weights: a leaf for the softmax of the score along ``axis``, or for the score itself where that is None. result: the
-    product of the weights with values, and shown: that, permuted and reshaped. causal: the score's last two axes are
+    weights: a leaf for the softmax of the score along ``axis``, or for the score itself where that is None; one of 16
+    bits is rounded to its type, and so are operands of the products, which are float32 up to there. result: the product
+    of the weights with values, and shown: that, permuted and reshaped. causal: the score's last two axes are
     rows and columns, the result is a matmul, and columns behind a row's own number are not there: they have no weight,
     whatever stands in them. empty_rows: a row whose scores are all -inf has the result 0.
     """
@@ -54,7 +55,7 @@ def attention(*inputs: torch.Tensor, form: Form) -> torch.Tensor:
     """The result of a form whose operands are ``inputs``."""
     first = inputs[0]
     if first.is_meta:
-        return first.new_empty(form.shown.shape)
+        return first.new_empty(form.shown.shape, dtype=torch_dtype(form.shown.dtype))
     leaves = dict(zip(form.operands, inputs, strict=True))
     (score,) = evaluated([form.score], leaves, first.device)
     if form.causal:
@@ -65,7 +66,7 @@ def attention(*inputs: torch.Tensor, form: Form) -> torch.Tensor:
         score = torch.softmax(score, form.axis)
         if form.empty_rows:
             score = score.masked_fill(empty, 0.0)
-    leaves[form.weights] = score
+    leaves[form.weights] = score if score.dtype == torch.float64 else score.to(torch_dtype(form.weights.dtype))
     if form.causal:
         weights, values = evaluated(form.result.inputs, leaves, first.device)
         leaves[form.result] = causal_product(weights, values)

@@ -37,7 +37,7 @@ def compile_attention(node: Node, buffers: Sequence[int]) -> Attention:
 
 def _place(form: Form) -> Node:
     """A leaf for where results are shown."""
-    return make("input", name="shown", shape=form.shown.shape, dtype="float32")
+    return make("input", name="shown", shape=form.shown.shape, dtype=form.shown.dtype)
 
 
 def _inverse(form: Form) -> Node:
@@ -141,7 +141,8 @@ class _Compiler:
         where = linear(self.found["shown"], form.shown.shape, len(self.domain))
         types = tuple(self._types())
         return Attention(outer, *ends, query, key, value, score, form.axis is not None, form.causal, 0, form.empty_rows,
-                         Store(0, Index(where.coefficients, where.constant), Reduced(2)), types, ("float32",))
+                         Store(0, Index(where.coefficients, where.constant), Reduced(2)), types,
+                         (form.shown.dtype,), form.weights.dtype)
 
     def _types(self) -> list[str]:
         types = {self.buffers[number]: leaf.dtype for leaf, number in self.places.items()}

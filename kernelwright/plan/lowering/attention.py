@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelwright.ir.node import Node, constant, make, rebuild
+from kernelwright.ir.node import Node, constant, make, rebuild, walk
 from kernelwright.ir.ops.attention import Form
 from kernelwright.ir.ops.leaves import fill
 from kernelwright.plan.compile.attentions import MOST_NODES, compile_attention
 from kernelwright.plan.compile.recurrences import NoForm
+from kernelwright.plan.contraction.products import NARROW_TYPES
 from kernelwright.plan.lowering.forms import PRODUCTS, TYPES, Entering, Forms
 from kernelwright.plan.rolling.roll import Rolled
 
@@ -27,7 +28,10 @@ _LEAST_SCORES = 1 << 14
 
 
 class Attentions(Forms):
-    """The attentions of a graph."""
+    """The attentions of a graph, in float32. result_types: of what it gives, of its values, and of both factors of the
+    first product."""
+
+    result_types: tuple[str, ...] = ("float32",)
 
     def found(self) -> Rolled | None:
         """What becomes of the graph."""
@@ -62,7 +66,7 @@ class Attentions(Forms):
 
     def _forms(self, node: Node) -> Iterator[tuple[Form, list[Node], list[Node]]]:
         """What a node may be the result of."""
-        if node in self.apart or node.dtype != "float32" or 0 in node.shape:
+        if node in self.apart or node.dtype not in self.result_types or 0 in node.shape:
             return
         if node.op == "opaque" and node["target"] == ATTENTION:
             written = _written_out(node)
@@ -75,7 +79,7 @@ class Attentions(Forms):
     def _around(self, node: Node, side: int) -> Iterator[tuple[Form, list[Node], list[Node]]]:
         """The forms in which operand number ``side`` of a product has the weights."""
         chain, top = [node], node.inputs[side]
-        while top.kind == "view" and self.is_inner(top):
+        while self._passes(top, node) and self.is_inner(top):
             chain.append(top)
             top = top.inputs[0]
         score, axis = top, None
@@ -84,22 +88,33 @@ class Attentions(Forms):
                 return
             chain.append(top)
             score, axis = top.inputs[0], top["axis"]
-        between = self._between(score)
+        between = self._between(score, node.dtype)
         if between is None:
             return
         product, body = between
         if axis is None and len(body) == 1:
             return  # three matrices, which are multiplied in either order
-        weights = _leaf("weights", score)
+        weights = _leaf("weights", score, node.dtype)
         known = {top if axis is not None else score: weights}
         for part in reversed(chain[:-1] if axis is not None else chain):
-            known[part] = rebuild(part, tuple(known.get(i, i) for i in part.inputs))
+            known[part] = known[part.inputs[0]] if part.op == "cast" else \
+                rebuild(part, tuple(known.get(i, i) for i in part.inputs))
         yield from self._of(product, score, weights, known[node], axis, covered=[*body, *chain])
 
-    def _between(self, score: Node) -> tuple[Node, list[Node]] | None:
-        """The product of which a score is made, element by element, and all that depends on it up to there; None where
-        there is none, or not one, or something else reads of it. What is far below is not looked at: a residual stream
-        has all blocks before it."""
+    def _score(self, score: Node, product: Node) -> Node:
+        """A score as the form has it, of its product."""
+        return score
+
+    @staticmethod
+    def _passes(top: Node, result: Node) -> bool:
+        """Whether an operator above weights is nothing but a view, or the rounding that the kernel makes anyway."""
+        return top.kind == "view" or (top.op == "cast" and top.dtype == result.dtype in NARROW_TYPES
+                                      and top.inputs[0].dtype == "float32")
+
+    def _between(self, score: Node, dtype: str) -> tuple[Node, list[Node]] | None:
+        """The product, of type ``dtype``, of which a score is made, element by element, and all that depends on it up
+        to there; None where there is none, or not one, or something else reads of it. What is far below is not looked
+        at: a residual stream has all blocks before it."""
         seen: dict[Node, None] = {}
         near: list[Node] = []  # inputs first
         stack, products = [(score, False)], dict[Node, None]()
@@ -112,7 +127,7 @@ class Attentions(Forms):
                 if len(seen) > MOST_NODES:
                     return None
                 stack.append((node, True))
-                if node.op in PRODUCTS and node.size == score.size and node.dtype == "float32":
+                if node.op in PRODUCTS and node.size == score.size and node.dtype == dtype:
                     products[node] = None
                 elif node.kind in ("pointwise", "view") or node.op == "cast":
                     stack += [(i, False) for i in reversed(node.inputs)]
@@ -126,7 +141,7 @@ class Attentions(Forms):
                 dependent.add(node)
                 body.append(node)
         if score not in dependent or product.size < _LEAST_SCORES or any(
-                n in self.apart or n.dtype not in TYPES for n in body) or any(
+                n in self.apart or n.dtype not in (*TYPES, dtype) for n in body) or any(
                 n in self.shown or not dependent.issuperset(self.readers[n]) for n in body if n is not score):
             return None
         return (product, body) if self.is_inner(score) else None
@@ -140,19 +155,47 @@ class Attentions(Forms):
               empty_rows: bool = False, *, absorbs: bool, covered: list[Node]
               ) -> tuple[Form, list[Node], list[Node]]:
         """The form of a graph above nodes of this one, its operands, and what it does the work of."""
-        entering = Entering(self, covered, {weights: weights}, absorbs=absorbs)
+        entering = Entering(self, covered, {weights: weights}, absorbs=absorbs, types=(*TYPES, *self.result_types))
         enter, known = entering.enter, entering.known
-        form_product = rebuild(product, tuple(enter(i, i.size) for i in product.inputs))
+        form_product = rebuild(product, tuple(_widened(enter(i, i.size)) for i in product.inputs))
         known[product] = form_product
-        form_score = enter(score, score.size)
+        form_score = self._score(enter(score, score.size), form_product)
         form_result = enter(result, sum(i.size for i in result.inputs if i is not weights))
         form = Form(tuple(entering.operands.values()), form_product, form_score, weights, form_result, form_result,
                     axis, causal, empty_rows)
         return form, list(entering.operands), [*covered, *self.gone(entering.body, covered)]
 
 
-def _leaf(name: str, node: Node) -> Node:
-    return make("input", name=name, shape=node.shape, dtype=node.dtype)
+class NarrowAttentions(Attentions):
+    """Those in bfloat16 and float16. Scores are float32 up to the softmax, as PyTorch's own kernels have them: what a
+    model rounds on the way, or converts, is not rounded."""
+
+    result_types = NARROW_TYPES
+
+    def _score(self, score: Node, product: Node) -> Node:
+        return _unrounded(score, product)
+
+
+def _leaf(name: str, node: Node, dtype: str) -> Node:
+    return make("input", name=name, shape=node.shape, dtype=dtype)
+
+
+def _widened(node: Node) -> Node:
+    """An operand of a product, in float32."""
+    return make("cast", node, to="float32", shape=node.shape, dtype="float32") if node.dtype in NARROW_TYPES else node
+
+
+def _unrounded(score: Node, product: Node) -> Node:
+    """A score without the conversions between floating types that what is made of the product goes through."""
+    known = {product: product}
+    for node in walk([score]):
+        if node in known or known.keys().isdisjoint(node.inputs):
+            continue
+        if node.op == "cast" and node.dtype in (*NARROW_TYPES, "float32"):
+            known[node] = known[node.inputs[0]]
+        else:
+            known[node] = rebuild(node, tuple(known.get(i, i) for i in node.inputs))
+    return known.get(score, score)
 
 
 @dataclass(frozen=True)
@@ -202,13 +245,13 @@ def operands_of(node: Node) -> Operands | None:
 
 def _written_out(node: Node) -> tuple[Node, Node, Node, Node, int, bool, bool] | None:
     """PyTorch's attention as product, score, weights, result, axis, causal and empty rows, above its own operands; None
-    where something is dropped out, or types are mixed, or others than float32."""
+    where something is dropped out, or types are mixed."""
     given = operands_of(node)
-    if given is None or given.query.dtype != "float32":
+    if given is None or given.query.dtype != node.dtype:
         return None
     product = given.product()
     score = given.score(product)
-    weights = _leaf("weights", score)
+    weights = _leaf("weights", score, node.dtype)
     return (product, score, weights, make("matmul", weights, given.value), score.rank - 1, given.causal,
             given.mask is not None)
 

@@ -7,14 +7,15 @@ from types import MappingProxyType
 
 from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import Node
-from kernelwright.plan.lowering.attention import Attentions
+from kernelwright.plan.lowering.attention import Attentions, NarrowAttentions
 from kernelwright.plan.lowering.batched import BatchedProducts
 from kernelwright.plan.lowering.forms import PRODUCTS, Forms, searched
 from kernelwright.plan.records import kept_whole, unrolled
 from kernelwright.plan.rolling.roll import Rolled
 
 #: What is looked for, in this order, by the kind of kernel that it becomes.
-_SEARCHES: Mapping[str, type[Forms]] = MappingProxyType({"attention": Attentions, "batched product": BatchedProducts})
+_SEARCHES: Mapping[str, type[Forms]] = MappingProxyType({
+    "attention": Attentions, "attention in 16 bits": NarrowAttentions, "batched product": BatchedProducts})
 #: All kinds.
 FUSED = tuple(_SEARCHES)
 

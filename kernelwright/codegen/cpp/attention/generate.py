@@ -32,8 +32,10 @@ def generate(kernel: Attention, name: str) -> KernelSource:
 
         static const char* NAME(const T0* in0, ..., float* out0, void* workspace)
 
-    Raises Unsuitable where queries or values are too long, or rows too few.
+    Raises Unsuitable where queries or values are too long, or rows too few, and in 16 bits.
     """
+    if kernel.compute != "float32":
+        raise Unsuitable(f"attention in {kernel.compute} is PyTorch's on a processor")
     if kernel.rows < _LEAST_ROWS:
         raise Unsuitable(f"vectors have a row in each lane, and {kernel.rows} leave most of them empty")
     if kernel.depth + kernel.width > _MOST_ELEMENTS:

@@ -14,6 +14,8 @@ struct Phases {
 static_assert(sizeof(Phases) == 8, "a barrier has 8 bytes");
 
 struct BulkCopy { unsigned block, to; const void* from; unsigned bytes, barrier, value = 0; };  // from nowhere: a value
+// Copies of 16 bytes each that a thread has begun, and the barrier at which they arrive.
+struct Batch { unsigned block = 0, barrier = 0; std::vector<std::pair<unsigned, const void*>> copies; };
 struct Product {
   float* sums;
   uint64_t a, b;
@@ -21,6 +23,7 @@ struct Product {
   unsigned columns;
   bool own = false;           // the first operand is in registers, not at `a`
   std::array<unsigned, 4> registers{};
+  bool turned = false;        // the second operand's neighbours are those along its columns
 };
 
 KW_MACHINE unsigned shared_address(const void* pointer);
@@ -40,7 +43,10 @@ KW_MACHINE void mark(unsigned* place, unsigned value);
 KW_MACHINE void await(const unsigned* place, unsigned value);
 KW_MACHINE void tagged(unsigned long long* place, unsigned long long word);
 KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag);
-KW_MACHINE void named_barrier(unsigned number, unsigned threads);
+// waits: whether the calling thread stays until all have come.
+KW_MACHINE void named_barrier(unsigned number, unsigned threads, bool waits);
+KW_MACHINE void copy_16(unsigned to, const void* from);
+KW_MACHINE void copies_arrive(unsigned barrier);
 KW_MACHINE void wgmma_fence();
 KW_MACHINE void wgmma(const Product& product);
 KW_MACHINE void wgmma_commit();
@@ -87,6 +93,8 @@ struct TensorState {
   std::vector<BulkCopy> copies;            // on their way
   std::array<std::array<unsigned, 16>, kMostClustered> named_arrived{}, named_threads{};  // by block and number
   std::vector<Products> products{kMostThreads};    // by thread
+  std::vector<Batch> begun{kMostThreads};          // copies that arrive nowhere yet, by thread
+  std::vector<Batch> batches;                      // on their way
 };
 static TensorState& tensor_state() {
   static TensorState* const instance = new TensorState;
@@ -129,8 +137,28 @@ KW_MACHINE void barrier_arrive(unsigned block, unsigned barrier, unsigned bytes)
   barrier_turn(block, barrier, state);
 }
 
+// Copies of 16 bytes: what is nowhere is zero.
+static void arrive_batches(unsigned block, unsigned barrier) {
+  std::vector<Batch>& all = tensor_state().batches;
+  std::vector<Batch> mine;
+  for (size_t i = 0; i < all.size();) {
+    if (all[i].barrier != barrier || all[i].block != block) { ++i; continue; }
+    mine.push_back(std::move(all[i]));
+    all.erase(all.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (const Batch& batch : mine) {
+    for (const auto& [to, from] : batch.copies) {
+      char* const place = cluster_pointer(block, to, 16, 16, "a copy");
+      if (from) memcpy(place, from, 16);
+      else memset(place, 0, 16);
+    }
+    barrier_arrive(block, barrier, 0);
+  }
+}
+
 // The copies of a block's barrier arrive.
 static void arrive_copies(unsigned block, unsigned barrier) {
+  arrive_batches(block, barrier);
   std::vector<BulkCopy>& all = tensor_state().copies;
   const auto rest = std::stable_partition(all.begin(), all.end(), [&](const BulkCopy& copy) {
     return copy.barrier != barrier || copy.block != block;
@@ -158,6 +186,23 @@ KW_MACHINE void bulk_copy(unsigned block, unsigned to, const void* from, unsigne
   cluster_pointer(block, to, bytes, 16, "a bulk copy");
   phases(block, barrier);
   under_way({block, to, from, bytes, barrier});
+}
+
+KW_MACHINE void copy_16(unsigned to, const void* from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16) fail(format("a copy of 16 bytes from %p, which is no multiple of 16", from));
+  cluster_pointer(cluster_rank(), to, 16, 16, "a copy");
+  tensor_state().begun[machine().current->rank].copies.emplace_back(to, from);
+}
+
+KW_MACHINE void copies_arrive(unsigned barrier) {
+  const unsigned block = cluster_rank();
+  Batch& begun = tensor_state().begun[machine().current->rank];
+  phases(block, barrier);
+  tensor_state().batches.push_back({block, barrier, std::move(begun.copies)});
+  begun.copies.clear();
+  const Machine& m = machine();
+  for (unsigned i = 0; i < m.threads; ++i)
+    if (waits_for(m, i, block, barrier)) return arrive_batches(block, barrier);
 }
 
 KW_MACHINE void barrier_wait(unsigned barrier, unsigned parity) {
@@ -206,7 +251,7 @@ KW_MACHINE float await_tagged(const unsigned long long* place, unsigned tag) {
   }
 }
 
-KW_MACHINE void named_barrier(unsigned number, unsigned threads) {
+KW_MACHINE void named_barrier(unsigned number, unsigned threads, bool waits) {
   Machine& m = machine();
   const unsigned block = cluster_rank();
   if (number < 1 || number > 15 || threads % 32 || !threads)
@@ -216,6 +261,7 @@ KW_MACHINE void named_barrier(unsigned number, unsigned threads) {
   if (arrived && wanted != threads) fail(format("named barrier %u is for %u and for %u threads", number, wanted, threads));
   wanted = threads;
   if (++arrived < threads) {
+    if (!waits) return;
     m.current->state = State::at_named;
     m.current->place = number;
     switch_to_scheduler();
@@ -248,15 +294,25 @@ static float value_of(uint16_t bits, bool brain, const float* halves) {
   return brain ? bit_cast<float>(static_cast<uint32_t>(bits) << 16) : halves[bits];
 }
 
+// Whether an operand lies in panels of 128 bytes a row; without any swizzle else.
+static bool is_of_panels(uint64_t operand) {
+  if (operand & ~0x40003fff3fff3fffull) fail("a matrix descriptor with bits that an operand of neither layout has");
+  return operand >> 62;
+}
+// Where what belongs at an address of a panel is: eight rows of 128 bytes have their pieces of 16 bytes in other orders.
+static unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+
 // Sixteen elements along k of one row of a K-major operand without swizzle, as its descriptor says: eight elements are
 // 16 contiguous bytes, eight rows 128; then the leading offset leads to the next eight elements of k, the stride
 // offset to the next eight rows.
 static void row_of(uint64_t operand, unsigned row, bool brain, const float* halves, float (&values)[16]) {
   const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
   const unsigned stride = (operand >> 32 & 0x3fff) << 4;
-  if (operand & ~0x00003fff3fff3fffull) fail("a matrix descriptor with bits that an operand without swizzle has not");
+  const bool panels = is_of_panels(operand);
   for (unsigned half = 0; half < 2; ++half) {
-    const char* from = shared_pointer(start + half * leading + row / 8 * stride + row % 8 * 16, 16, 16, "an operand");
+    const unsigned place = panels ? swizzled(start + half * 16 + row / 8 * stride + row % 8 * 128)
+                                  : start + half * leading + row / 8 * stride + row % 8 * 16;
+    const char* from = shared_pointer(place, 16, 16, "an operand");
     uint16_t bits[8];
     memcpy(bits, from, 16);
     for (unsigned k = 0; k < 8; ++k) values[half * 8 + k] = value_of(bits[k], brain, halves);
@@ -267,6 +323,20 @@ static void row_of(uint64_t operand, unsigned row, bool brain, const float* halv
 static float cut(double exact) {
   const float near = static_cast<float>(exact);
   return std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact) ? nextafterf(near, 0.0f) : near;
+}
+
+// Sixteen elements along k of one column of an operand of panels whose rows are k: 64 columns are 128 bytes, the stride
+// offset leads to the next eight k, the leading offset to the panel of the next 64 columns.
+static void column_of(uint64_t operand, unsigned column, bool brain, const float* halves, float (&values)[16]) {
+  const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
+  const unsigned stride = (operand >> 32 & 0x3fff) << 4;
+  if (!is_of_panels(operand)) fail("a turned operand that does not lie in panels");
+  for (unsigned k = 0; k < 16; ++k) {
+    const unsigned place = swizzled(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 / 8 * 16);
+    uint16_t bits[8];
+    memcpy(bits, shared_pointer(place, 16, 16, "an operand"), 16);
+    values[k] = value_of(bits[column % 8], brain, halves);
+  }
 }
 
 static Products& my_products() { return tensor_state().products[machine().current->rank]; }
@@ -295,7 +365,7 @@ static void multiply(const Product& p, size_t number) {
     for (unsigned h = 0; h < 2; ++h) row_of(p.a, thread / 32 * 16 + lane / 4 + 8 * h, p.brain, halves, left[h]);
   for (unsigned j = 0; j < p.columns / 8; ++j) {
     for (unsigned c = 0; c < 2; ++c) {
-      row_of(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
+      (p.turned ? column_of : row_of)(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
       for (unsigned h = 0; h < 2; ++h) {
         float& sum = p.sums[4 * j + 2 * h + c];
         double total = p.add ? sum : 0.0;
@@ -338,12 +408,17 @@ static const bool tensor_registered = [] {
   machine().block_begins = [] {
     TensorState& state = tensor_state();
     state.copies.clear();
+    state.batches.clear();
     state.named_arrived = {};
-    for (unsigned i = 0; i < machine().threads; ++i) state.products[i] = Products{};  // the others have none
+    for (unsigned i = 0; i < machine().threads; ++i)  // the others have none
+      state.products[i] = Products{}, state.begun[i] = Batch{};
   };
   machine().block_ends = []() -> std::string {
     const TensorState& state = tensor_state();
     if (!state.copies.empty()) return format("it ends with %zu bulk copies on their way", state.copies.size());
+    if (!state.batches.empty()) return format("it ends with copies of %zu threads on their way", state.batches.size());
+    for (unsigned i = 0; i < machine().threads; ++i)
+      if (!state.begun[i].copies.empty()) return format("thread %u ends with copies that arrive nowhere", i);
     for (unsigned i = 0; i < machine().threads; ++i)
       if (!state.products[i].open.empty() || !state.products[i].groups.empty())
         return format("thread %u ends without waiting for its products", i);
@@ -374,6 +449,13 @@ static inline void kw_barrier_wait(unsigned barrier, unsigned parity) {
 static inline void kw_bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   kw_emulation::bulk_copy(kw_emulation::cluster_rank(), to, from, bytes, barrier);
 }
+static inline void kw_copy_16(unsigned to, const void* from, bool there) {
+  kw_emulation::copy_16(to, there ? from : nullptr);
+}
+static inline void kw_copies_arrive(unsigned barrier) {
+  asm volatile("" ::: "memory");
+  kw_emulation::copies_arrive(barrier);
+}
 static inline void kw_prefetch(const void*) {}
 static inline void kw_shared_written() { asm volatile("" ::: "memory"); }
 static inline void kw_mark(unsigned* mark, unsigned value) {
@@ -387,8 +469,12 @@ static inline void kw_await(const unsigned* mark, unsigned value) {
 static inline void kw_copies_see_global() { asm volatile("" ::: "memory"); }
 static inline void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("" ::: "memory");
-  kw_emulation::named_barrier(number, threads);
+  kw_emulation::named_barrier(number, threads, true);
   asm volatile("" ::: "memory");
+}
+static inline void kw_part_arrive(unsigned number, unsigned threads) {
+  asm volatile("" ::: "memory");
+  kw_emulation::named_barrier(number, threads, false);
 }
 template <int COUNT>
 static inline void kw_registers_fewer() { static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "registers"); }
@@ -396,6 +482,12 @@ template <int COUNT>
 static inline void kw_registers_more() { static_assert(COUNT % 8 == 0 && COUNT >= 24 && COUNT <= 256, "registers"); }
 static inline unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
   return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
+}
+static inline unsigned long long kw_panel_operand(unsigned address) {
+  return (address & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+static inline unsigned long long kw_turned_operand(unsigned address, unsigned panel_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(panel_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 static inline void kw_wgmma_fence() { kw_emulation::wgmma_fence(); }
 static inline void kw_wgmma_commit() { kw_emulation::wgmma_commit(); }
@@ -419,6 +511,14 @@ static inline void kw_wgmma_f16(float (&sums)[COUNT], const unsigned (&a)[4], un
 template <size_t COUNT>
 static inline void kw_wgmma_bf16(float (&sums)[COUNT], unsigned long long a, unsigned long long b, int add) {
   kw_emulation::wgmma({sums, a, b, add != 0, true, 2 * COUNT});
+}
+template <size_t COUNT>
+static inline void kw_wgmma_f16_turned(float (&sums)[COUNT], const unsigned (&a)[4], unsigned long long b, int add) {
+  kw_emulation::wgmma({sums, 0, b, add != 0, false, 2 * COUNT, true, {a[0], a[1], a[2], a[3]}, true});
+}
+template <size_t COUNT>
+static inline void kw_wgmma_bf16_turned(float (&sums)[COUNT], const unsigned (&a)[4], unsigned long long b, int add) {
+  kw_emulation::wgmma({sums, 0, b, add != 0, true, 2 * COUNT, true, {a[0], a[1], a[2], a[3]}, true});
 }
 
 static inline unsigned kw_cluster_rank() { return kw_emulation::cluster_rank(); }

@@ -39,6 +39,17 @@ static __device__ __forceinline__ void kw_bulk_copy(unsigned to, const void* fro
                :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
 }
 
+// Copies 16 bytes, from and to such addresses, or writes zeros unless `there`; the copies of a thread that have begun
+// arrive at a barrier together, as one of the arrivals that it counts. Who waits for it says `kw_shared_written` before
+// products read.
+static __device__ __forceinline__ void kw_copy_16(unsigned to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(to), "l"(__cvta_generic_to_global(from)), "r"(there ? 16 : 0) : "memory");
+}
+static __device__ __forceinline__ void kw_copies_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
+}
+
 // Asks for 128 bytes of global memory that are read soon: they come to the second-level cache.
 static __device__ __forceinline__ void kw_prefetch(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
@@ -70,6 +81,10 @@ static __device__ __forceinline__ void kw_copies_see_global() {
 static __device__ __forceinline__ void kw_part_sync(unsigned number, unsigned threads) {
   asm volatile("barrier.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }
+// The same without waiting: the others go on when all have come.
+static __device__ __forceinline__ void kw_part_arrive(unsigned number, unsigned threads) {
+  asm volatile("barrier.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}
 
 // The calling warpgroup gives registers back, or takes what others gave.
 template <int COUNT>
@@ -84,6 +99,14 @@ static __device__ __forceinline__ void kw_registers_more() {
 // Descriptor of an operand that begins at an address; see above for the layout.
 static __device__ __forceinline__ unsigned long long kw_operand(unsigned address, unsigned chunk_bytes) {
   return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(chunk_bytes >> 4) << 16 | 8ull << 32;
+}
+// Descriptors of operands in panels of 128 bytes a row, which begin at multiples of 1,024: one whose rows are those of
+// panels, and one whose columns these are, where every 64 rows have a panel of `panel_bytes` of their own.
+static __device__ __forceinline__ unsigned long long kw_panel_operand(unsigned address) {
+  return (address & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+static __device__ __forceinline__ unsigned long long kw_turned_operand(unsigned address, unsigned panel_bytes) {
+  return (address & 0x3ffffu) >> 4 | static_cast<unsigned long long>(panel_bytes >> 4) << 16 | 64ull << 32 | 1ull << 62;
 }
 // Products run on their own until they are waited for: first a fence after what wrote their registers, then products,
 // then `commit`, then `wait` until at most LEFT groups are left, and `hold` before the sums are read.
