@@ -23,6 +23,7 @@ from kernelwright.codegen.cpp.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.scalar import FUNCTIONS
 from kernelwright.plan.expressions import Apply, Constant
+from kernelwright.plan.kernels import LoopKernel
 
 FLAGS = [
     "-O3",
@@ -64,6 +65,15 @@ def launch(library: ctypes.CDLL, source: KernelSource, tensors: list[torch.Tenso
 
 
 CASES = cases()
+DIVISORS = (3.0, -0.1, 7e6, 1.0, -2.0**-23, 1e-30, -1e-39, 1e38, 0.0, -0.0, inf, nan)
+
+
+def quotients(dtype: str) -> LoopKernel:
+    """Rows of 100 numbers over one number each, and over a constant."""
+    x = load(0, 100, 1)
+    of_row, of_constant = call("div", x, load(1, 1, 0)), call("div", x, -7.1)
+    return kernel_of((len(DIVISORS), 100), (), inputs=(dtype, dtype), outputs=(dtype, dtype), compute=dtype,
+                     outer_stores=[store(0, (100, 1), of_row), store(1, (100, 1), of_constant)])
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +81,7 @@ def libraries(tmp_path_factory):
     """Case name to its library and source: two translation units, compiled side by side."""
     folder = tmp_path_factory.mktemp("loops")
     sources = [generate(case.kernel, case.name) for case in CASES]
+    sources += [generate(quotients(dtype), f"quotients_{dtype}") for dtype in ("float32", "float64")]
     halves = [sources[::2], sources[1::2]]
     with ThreadPoolExecutor(2) as pool:
         built = list(pool.map(lambda n: build(halves[n], folder, f"half{n}"), range(2)))
@@ -90,6 +101,27 @@ def test_agrees_with_evaluator(case: LoopCase, libraries) -> None:
     launch(library, source, [*inputs, *outputs])
     problem = case.mismatch(outputs)
     assert problem is None, problem
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quotients_by_one_divisor(dtype, libraries) -> None:
+    """They are those of a division: to the last digit where both numbers are of usual size."""
+    kind = getattr(torch, dtype)
+    library, source = libraries[f"quotients_{dtype}"]
+    assert source.definition.count("kw_quotient") == 2
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(len(DIVISORS), 100, generator=generator, dtype=kind)
+    special = torch.tensor([0.0, -0.0, inf, -inf, nan, 1e-40, -3e38, 1e-25, 2e-38], dtype=kind)
+    x[:, :9], x[:, 9:20] = special, torch.arange(11, dtype=kind)
+    divisors = torch.tensor(DIVISORS, dtype=kind)
+    found = [torch.zeros_like(x), torch.zeros_like(x)]
+    launch(library, source, [x, divisors, *found])
+    for value, expected in zip(found, (x / divisors[:, None], x / torch.tensor(-7.1, dtype=kind)), strict=True):
+        low, high = (torch.nextafter(expected, torch.full_like(expected, end)) for end in (-inf, inf))
+        assert (value.isnan() == expected.isnan()).all()
+        assert (value.isnan() | ((low <= value) & (value <= high))).all()
+        assert (value[:, 9:] == expected[:, 9:])[~expected[:, 9:].isnan()].all()
+        assert (value.signbit() == expected.signbit())[~expected.isnan()].all()
 
 
 # Arguments beyond the first, and bounds in units of the last place (of |value| + floor * |x|).
