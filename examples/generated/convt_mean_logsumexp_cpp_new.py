@@ -61,12 +61,14 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_ee94be31b1ba"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_41643f9e36a0"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_region_sum', 'k1_sum', 'k2_logsumexp_cast'],
+    "kernelwright_training_backward_of_parameters_0": ['k0_region_sum', 'k1_sum', 'k3_logsumexp_cast', 'k4_sum_cast'],
+    "kernelwright_training_backward_0": ['k0_region_sum', 'k1_sum', 'k3_logsumexp_cast', 'k4_sum_cast'],
 }
 
 _KERNELWRIGHT_SOURCE = r"""
@@ -102,6 +104,30 @@ template <typename real> static inline real kw_unfused_add(real x, real y) { ret
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
 #endif
+
+// One divisor of many numbers. A division takes a vector unit five times as long as the products with its reciprocal
+// and with what that has lost: their sum, rounded once, is the quotient, but for one in millions: its neighbour.
+// Where a number is so small that the second product is subnormal, or not finite, the first one stands alone. A divisor
+// is usual where no such product leaves the range; others divide.
+template <typename real> struct kw_divisor {
+  real divisor, reciprocal, lost;
+  explicit kw_divisor(real d) : divisor(d), reciprocal(1 / d), lost(std::fma(-reciprocal, d, real(1)) / d) {}
+  bool usual() const {
+#ifdef __FP_FAST_FMAF
+    return std::abs(divisor) > real(0x1p-24) && std::abs(divisor) < real(0x1p24);
+#else
+    return false;
+#endif
+  }
+};
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::true_type) {
+  const real size = std::abs(x), near = x * by.reciprocal;
+  const bool mended = (size > real(0x1p-75)) & (size < real(0x1p100));
+  return kw_select(mended, std::fma(x, by.reciprocal, kw_select(mended, x, real(0)) * by.lost), near);
+}
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::false_type) {
+  return x / by.divisor;
+}
 
 static inline float kw_abs(float x) { using real = float; return std::abs(x); }
 static inline double kw_abs(double x) { using real = double; return std::abs(x); }
@@ -490,6 +516,261 @@ static const char* k2_logsumexp_cast(const double* __restrict__ in0, const float
   return nullptr;
 }
 
+//// k3_logsumexp_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
+// convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
+// convt_mean_logsumexp.py:18: x = x + self.bias
+// convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)
+// convt_mean_logsumexp.py:20: x = torch.sum(x, dim=(2, 3))
+// convt_mean_logsumexp.py:21: return x * 10.0
+// Rows of 128 for each of 16: logsumexp.
+static const char* k3_logsumexp_cast(const double* __restrict__ in0, const float* __restrict__ in1,
+                                     const float* __restrict__ in2, const float* __restrict__ in3,
+                                     double* __restrict__ out0, float* __restrict__ out1, void* workspace) {
+  using real = double;
+  (void)workspace;
+  for (int64_t point = 0; point < 16; ++point) {
+    const int64_t i0 = point;
+    alignas(64) real row0[128];
+    kw_logsumexp_of<real> accumulator0;
+    {
+      constexpr int64_t begin = 0, end = 128;
+      #pragma omp simd
+      for (int64_t r0 = begin; r0 < end; ++r0) {
+        const real v0 = real(in0[128 * i0 + r0]);
+        const real v1 = real(in1[r0]);
+        const real v2 = v1 * real(264196.0);
+        const real v3 = kw_unfused_add(v0, v2);
+        const real v4 = v3 * real(3.785068661145513e-06);
+        const real v5 = real(in2[r0]);
+        const real v6 = kw_unfused_add(v4, v5);
+        row0[r0] = v6;
+      }
+      accumulator0.block(row0 + begin, end - begin);
+    }
+    const real reduced0 = accumulator0.value();
+    const real s0 = real(in3[i0]);
+    const real s1 = s0 * real(10.0);
+    {
+      constexpr int64_t begin = 0, end = 128;
+      {
+        const kw_divisor<real> by0(real(264196.0));
+        #pragma omp simd
+        for (int64_t r0 = begin; r0 < end; ++r0) {
+          const real v0 = row0[r0] - reduced0;
+          const real v1 = kw_exp(v0);
+          const real v2 = s1 * v1;
+          const real v3 = kw_quotient(v2, by0, std::true_type{});
+          out1[128 * i0 + r0] = float(v3);
+        }
+      }
+    }
+    out0[i0] = reduced0;
+  }
+  return nullptr;
+}
+
+//// k4_sum_cast
+// convt_mean_logsumexp.py:16: x = self.conv_transpose(x)
+// convt_mean_logsumexp.py:17: x = torch.mean(x, dim=(2, 3), keepdim=True)
+// convt_mean_logsumexp.py:18: x = x + self.bias
+// convt_mean_logsumexp.py:19: x = torch.logsumexp(x, dim=1, keepdim=True)
+// convt_mean_logsumexp.py:20: x = torch.sum(x, dim=(2, 3))
+// convt_mean_logsumexp.py:21: return x * 10.0
+// Windows of 16 for each of 128: sum.
+static const char* k4_sum_cast(const float* __restrict__ in0, const double* __restrict__ in1,
+                               const float* __restrict__ in2, const float* __restrict__ in3,
+                               const double* __restrict__ in4, float* __restrict__ out0, void* workspace) {
+  using real = double;
+  (void)workspace;
+  {
+    const real c0 = real(in0[0]);
+    const real c1 = c0 * real(10.0);
+    const real c2 = real(in4[0]);
+    const real c3 = real(in0[1]);
+    const real c4 = c3 * real(10.0);
+    const real c5 = real(in4[1]);
+    const real c6 = real(in0[2]);
+    const real c7 = c6 * real(10.0);
+    const real c8 = real(in4[2]);
+    const real c9 = real(in0[3]);
+    const real c10 = c9 * real(10.0);
+    const real c11 = real(in4[3]);
+    const real c12 = real(in0[4]);
+    const real c13 = c12 * real(10.0);
+    const real c14 = real(in4[4]);
+    const real c15 = real(in0[5]);
+    const real c16 = c15 * real(10.0);
+    const real c17 = real(in4[5]);
+    const real c18 = real(in0[6]);
+    const real c19 = c18 * real(10.0);
+    const real c20 = real(in4[6]);
+    const real c21 = real(in0[7]);
+    const real c22 = c21 * real(10.0);
+    const real c23 = real(in4[7]);
+    const real c24 = real(in0[8]);
+    const real c25 = c24 * real(10.0);
+    const real c26 = real(in4[8]);
+    const real c27 = real(in0[9]);
+    const real c28 = c27 * real(10.0);
+    const real c29 = real(in4[9]);
+    const real c30 = real(in0[10]);
+    const real c31 = c30 * real(10.0);
+    const real c32 = real(in4[10]);
+    const real c33 = real(in0[11]);
+    const real c34 = c33 * real(10.0);
+    const real c35 = real(in4[11]);
+    const real c36 = real(in0[12]);
+    const real c37 = c36 * real(10.0);
+    const real c38 = real(in4[12]);
+    const real c39 = real(in0[13]);
+    const real c40 = c39 * real(10.0);
+    const real c41 = real(in4[13]);
+    const real c42 = real(in0[14]);
+    const real c43 = c42 * real(10.0);
+    const real c44 = real(in4[14]);
+    const real c45 = real(in0[15]);
+    const real c46 = c45 * real(10.0);
+    const real c47 = real(in4[15]);
+    #pragma omp simd
+    for (int64_t i0 = 0; i0 < 128; ++i0) {
+      const real v0 = real(in1[i0]);
+      const real v1 = real(in2[i0]);
+      const real v2 = v1 * real(264196.0);
+      const real v3 = kw_unfused_add(v0, v2);
+      const real v4 = v3 * real(3.785068661145513e-06);
+      const real v5 = real(in3[i0]);
+      const real v6 = kw_unfused_add(v4, v5);
+      const real v7 = v6 - c2;
+      const real v8 = kw_exp(v7);
+      const real v9 = c1 * v8;
+      const real v10 = real(in1[i0 + 128]);
+      const real v11 = kw_unfused_add(v10, v2);
+      const real v12 = v11 * real(3.785068661145513e-06);
+      const real v13 = kw_unfused_add(v12, v5);
+      const real v14 = v13 - c5;
+      const real v15 = kw_exp(v14);
+      const real v16 = c4 * v15;
+      const real v17 = v9 + v16;
+      const real v18 = real(in1[i0 + 256]);
+      const real v19 = kw_unfused_add(v18, v2);
+      const real v20 = v19 * real(3.785068661145513e-06);
+      const real v21 = kw_unfused_add(v20, v5);
+      const real v22 = v21 - c8;
+      const real v23 = kw_exp(v22);
+      const real v24 = c7 * v23;
+      const real v25 = real(in1[i0 + 384]);
+      const real v26 = kw_unfused_add(v25, v2);
+      const real v27 = v26 * real(3.785068661145513e-06);
+      const real v28 = kw_unfused_add(v27, v5);
+      const real v29 = v28 - c11;
+      const real v30 = kw_exp(v29);
+      const real v31 = c10 * v30;
+      const real v32 = v24 + v31;
+      const real v33 = v17 + v32;
+      const real v34 = real(in1[i0 + 512]);
+      const real v35 = kw_unfused_add(v34, v2);
+      const real v36 = v35 * real(3.785068661145513e-06);
+      const real v37 = kw_unfused_add(v36, v5);
+      const real v38 = v37 - c14;
+      const real v39 = kw_exp(v38);
+      const real v40 = c13 * v39;
+      const real v41 = real(in1[i0 + 640]);
+      const real v42 = kw_unfused_add(v41, v2);
+      const real v43 = v42 * real(3.785068661145513e-06);
+      const real v44 = kw_unfused_add(v43, v5);
+      const real v45 = v44 - c17;
+      const real v46 = kw_exp(v45);
+      const real v47 = c16 * v46;
+      const real v48 = v40 + v47;
+      const real v49 = real(in1[i0 + 768]);
+      const real v50 = kw_unfused_add(v49, v2);
+      const real v51 = v50 * real(3.785068661145513e-06);
+      const real v52 = kw_unfused_add(v51, v5);
+      const real v53 = v52 - c20;
+      const real v54 = kw_exp(v53);
+      const real v55 = c19 * v54;
+      const real v56 = real(in1[i0 + 896]);
+      const real v57 = kw_unfused_add(v56, v2);
+      const real v58 = v57 * real(3.785068661145513e-06);
+      const real v59 = kw_unfused_add(v58, v5);
+      const real v60 = v59 - c23;
+      const real v61 = kw_exp(v60);
+      const real v62 = c22 * v61;
+      const real v63 = v55 + v62;
+      const real v64 = v48 + v63;
+      const real v65 = v33 + v64;
+      const real v66 = real(in1[i0 + 1024]);
+      const real v67 = kw_unfused_add(v66, v2);
+      const real v68 = v67 * real(3.785068661145513e-06);
+      const real v69 = kw_unfused_add(v68, v5);
+      const real v70 = v69 - c26;
+      const real v71 = kw_exp(v70);
+      const real v72 = c25 * v71;
+      const real v73 = real(in1[i0 + 1152]);
+      const real v74 = kw_unfused_add(v73, v2);
+      const real v75 = v74 * real(3.785068661145513e-06);
+      const real v76 = kw_unfused_add(v75, v5);
+      const real v77 = v76 - c29;
+      const real v78 = kw_exp(v77);
+      const real v79 = c28 * v78;
+      const real v80 = v72 + v79;
+      const real v81 = real(in1[i0 + 1280]);
+      const real v82 = kw_unfused_add(v81, v2);
+      const real v83 = v82 * real(3.785068661145513e-06);
+      const real v84 = kw_unfused_add(v83, v5);
+      const real v85 = v84 - c32;
+      const real v86 = kw_exp(v85);
+      const real v87 = c31 * v86;
+      const real v88 = real(in1[i0 + 1408]);
+      const real v89 = kw_unfused_add(v88, v2);
+      const real v90 = v89 * real(3.785068661145513e-06);
+      const real v91 = kw_unfused_add(v90, v5);
+      const real v92 = v91 - c35;
+      const real v93 = kw_exp(v92);
+      const real v94 = c34 * v93;
+      const real v95 = v87 + v94;
+      const real v96 = v80 + v95;
+      const real v97 = real(in1[i0 + 1536]);
+      const real v98 = kw_unfused_add(v97, v2);
+      const real v99 = v98 * real(3.785068661145513e-06);
+      const real v100 = kw_unfused_add(v99, v5);
+      const real v101 = v100 - c38;
+      const real v102 = kw_exp(v101);
+      const real v103 = c37 * v102;
+      const real v104 = real(in1[i0 + 1664]);
+      const real v105 = kw_unfused_add(v104, v2);
+      const real v106 = v105 * real(3.785068661145513e-06);
+      const real v107 = kw_unfused_add(v106, v5);
+      const real v108 = v107 - c41;
+      const real v109 = kw_exp(v108);
+      const real v110 = c40 * v109;
+      const real v111 = v103 + v110;
+      const real v112 = real(in1[i0 + 1792]);
+      const real v113 = kw_unfused_add(v112, v2);
+      const real v114 = v113 * real(3.785068661145513e-06);
+      const real v115 = kw_unfused_add(v114, v5);
+      const real v116 = v115 - c44;
+      const real v117 = kw_exp(v116);
+      const real v118 = c43 * v117;
+      const real v119 = real(in1[i0 + 1920]);
+      const real v120 = kw_unfused_add(v119, v2);
+      const real v121 = v120 * real(3.785068661145513e-06);
+      const real v122 = kw_unfused_add(v121, v5);
+      const real v123 = v122 - c47;
+      const real v124 = kw_exp(v123);
+      const real v125 = c46 * v124;
+      const real v126 = v118 + v125;
+      const real v127 = v111 + v126;
+      const real v128 = v96 + v127;
+      const real v129 = v65 + v128;
+      const real v130 = v129 + real(0.0);
+      out0[i0] = float(v130);
+    }
+  }
+  return nullptr;
+}
+
 //// launchers
 extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
     auto* x_ptr = static_cast<const float*>(tensors[0]);
@@ -506,6 +787,48 @@ extern "C" const char* kernelwright_training_0(void* const* tensors, void* ) {
                                                 nullptr)) return failure;
     return nullptr;
 }
+
+extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[6]);
+    alignas(256) char workspace[24832];
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    auto* logsumexp_k3_0_ptr = reinterpret_cast<double*>(workspace + 24576);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k3_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, gradient_of_output_0_ptr,
+                                                logsumexp_k3_0_ptr, cast_k3_1_ptr, nullptr)) return failure;
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr,
+                                          logsumexp_k3_0_ptr, cast_k4_ptr, nullptr)) return failure;
+    return nullptr;
+}
+
+extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
+    auto* x_ptr = static_cast<const float*>(tensors[0]);
+    auto* conv_transpose_weight_ptr = static_cast<const float*>(tensors[1]);
+    auto* conv_transpose_bias_ptr = static_cast<const float*>(tensors[2]);
+    auto* bias_ptr = static_cast<const float*>(tensors[3]);
+    auto* gradient_of_output_0_ptr = static_cast<const float*>(tensors[4]);
+    auto* cast_k3_1_ptr = static_cast<float*>(tensors[5]);
+    auto* cast_k4_ptr = static_cast<float*>(tensors[6]);
+    alignas(256) char workspace[24832];
+    auto* region_sum_k0_ptr = reinterpret_cast<double*>(workspace);
+    auto* sum_k1_ptr = reinterpret_cast<double*>(workspace + 8192);
+    auto* logsumexp_k3_0_ptr = reinterpret_cast<double*>(workspace + 24576);
+    if (const char* failure = k0_region_sum(x_ptr, region_sum_k0_ptr, nullptr)) return failure;
+    if (const char* failure = k1_sum(region_sum_k0_ptr, conv_transpose_weight_ptr, sum_k1_ptr, nullptr)) return failure;
+    if (const char* failure = k3_logsumexp_cast(sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr, gradient_of_output_0_ptr,
+                                                logsumexp_k3_0_ptr, cast_k3_1_ptr, nullptr)) return failure;
+    if (const char* failure = k4_sum_cast(gradient_of_output_0_ptr, sum_k1_ptr, conv_transpose_bias_ptr, bias_ptr,
+                                          logsumexp_k3_0_ptr, cast_k4_ptr, nullptr)) return failure;
+    return nullptr;
+}
 """
 
 
@@ -515,6 +838,48 @@ def _kernelwright_training(_device, _stream, x, conv_transpose_weight, conv_tran
     _kernelwright_launch("kernelwright_training_0", _stream, x, conv_transpose_weight, conv_transpose_bias, bias,
                          cast_k2)
     return (cast_k2,)
+
+
+def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                                  conv_transpose_bias, bias):
+    """The program of training backward of parameters mode: 4 kernels, 3 torch calls."""
+    cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, conv_transpose_weight,
+                         conv_transpose_bias, bias, gradient_of_output_0, cast_k3_1, cast_k4)
+    _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
+    del cast_k3_1
+    # x = self.conv_transpose(x)
+    _t11_convolution_backward = torch.ops.aten.convolution_backward.default(_t10_expand, x, conv_transpose_weight,
+        [128], [1, 1], [0, 0], [1, 1], True, [0, 0], 1, [False, True, True])
+    del _t10_expand
+    # x = self.conv_transpose(x)
+    _t12_item = _t11_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t13_item = _t11_convolution_backward[2]
+    return (_t12_item, _t13_item, cast_k4,)
+
+
+def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
+                                    conv_transpose_bias, bias):
+    """The program of training backward mode: 4 kernels, 4 torch calls."""
+    cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
+                         bias, gradient_of_output_0, cast_k3_1, cast_k4)
+    _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
+    del cast_k3_1
+    # x = self.conv_transpose(x)
+    _t11_convolution_backward = torch.ops.aten.convolution_backward.default(_t10_expand, x, conv_transpose_weight,
+        [128], [1, 1], [0, 0], [1, 1], True, [0, 0], 1, [True, True, True])
+    del _t10_expand
+    # x = self.conv_transpose(x)
+    _t12_item = _t11_convolution_backward[0]
+    # x = self.conv_transpose(x)
+    _t13_item = _t11_convolution_backward[1]
+    # x = self.conv_transpose(x)
+    _t14_item = _t11_convolution_backward[2]
+    return (_t12_item, _t13_item, _t14_item, cast_k4,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -544,11 +909,18 @@ _KERNELWRIGHT_MODEL = {
 _KERNELWRIGHT_TRAINING = {
     **_KERNELWRIGHT_MODEL,
     "training": True,
+    "backward": {"of": (0,), "frozen": (), "programs": ({"gives": {'conv_transpose.weight': 0, 'conv_transpose.bias': 1,
+        'bias': 2}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias', 'bias'), "orders": (),
+                                                         "run": _kernelwright_training_backward_of_parameters},
+                                                        {"gives": {0: 0, 'conv_transpose.weight': 1,
+        'conv_transpose.bias': 2, 'bias': 3}, "tensors": ('conv_transpose.weight', 'conv_transpose.bias', 'bias'),
+                                                         "orders": (), "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
     **_KERNELWRIGHT_MODEL,
     "training": False,
+    "backward": None,
 }
 
 _KERNELWRIGHT_PLANS = {  # by model.training and torch.is_grad_enabled()
@@ -957,6 +1329,50 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+def _kernelwright_readable(value, order):
+    """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
+    value = value.detach()
+    if order is not None:
+        value = value.permute(order)
+    if value.is_contiguous() and not value.is_neg() and not value.data_ptr() & 15:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _kernelwright_backward_of(ctx):
+    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
+    that the call needs."""
+    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
+    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
+    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
+        return None, names
+    everything = backward["programs"][-1]["gives"]
+    return next(p for p in backward["programs"]
+                if all([name in p["gives"] or name not in everything for name in wanted])), names
+
+
+def _kernelwright_gradients(ctx, gradients):
+    """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
+    them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
+    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
+    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+        return None
+    given = [gradients[place] for place in ctx.facts["backward"]["of"]]
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+            for g in given]) or sum([g is not None for g in gradients]) != len(given):
+        return None
+    saved = dict(zip(names, tensors))
+    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
+    orders = program["orders"] or (None,) * len(values)
+    try:
+        values = list(map(_kernelwright_readable, values, orders))
+    except RuntimeError:  # a batch of gradients in the place of one
+        return None
+    found = _kernelwright_run(program, values)
+    gives = program["gives"]
+    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
+
+
 # By model the modes (whether of training) in which a backward computed the forward once more; None among them where
 # all calls are to run kernels, as who judges these wants it.
 _kernelwright_steps = weakref.WeakKeyDictionary()
@@ -967,6 +1383,8 @@ _kernelwright_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_ho
 def _kernelwright_twice(binding, facts):
     """Whether a call that records gradients is better the original computation's: no kernels find them in this mode, so
     that a backward computes the forward once more, and there was a backward of such a call, or hooks wait for one."""
+    if facts["backward"] is not None:
+        return False
     return None not in binding.steps and (facts["training"] in binding.steps or _kernelwright_hooks(True) is not None)
 
 
@@ -1028,6 +1446,9 @@ class _KernelwrightFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, None, None, None, None, *found)
         ctx.binding.steps.add(ctx.facts["training"])
         again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
         needed = ctx.needs_input_grad[5:]

@@ -333,7 +333,7 @@ def _by_reciprocals(divisors: Sequence[Expression], scope: Scope, loop: Callable
     names = {divisor: f"by{n}" for n, divisor in enumerate(divisors)}
     lines = [f"const kw_divisor<real> {name}({scope.text(divisor)});" for divisor, name in names.items()]
     unknown = [name for divisor, name in names.items() if not isinstance(divisor, Constant)]
-    usual = "usual" if unknown else "std::true_type{}"
+    usual = "usual" if unknown else "std::true_type{{}}"  # braces of a text that is a format
     body = loop(scope.dividing({divisor: f"kw_quotient({{0}}, {name}, {usual})" for divisor, name in names.items()}))
     if not unknown:
         return braces("", [*lines, *body])
