@@ -71,22 +71,21 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_01707616d7f8"
+_KERNELWRIGHT_OPERATORS = "conv_network_ef1fbf398cea"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add', 'k1_max'],
     "kernelwright_training_1": ['k2_mean_moments_add', 'k3_mean'],
-    "kernelwright_training_saving_0": ['k0_mean_moments_add', 'k6_relu', 'k7_max'],
-    "kernelwright_training_saving_1": ['k2_mean_moments_add', 'k8_relu', 'k9_mean'],
-    "kernelwright_training_backward_of_parameters_0": ['k10_moments_mean', 'k11_moments_mean', 'k12_where', 'k13_mul',
-                                                       'k14_mean_sum', 'k14_mean_sum', 'k15_mul'],
-    "kernelwright_training_backward_of_parameters_1": ['k16_where', 'k17_mul', 'k18_mean_sum', 'k18_mean_sum',
-                                                       'k19_mul'],
-    "kernelwright_training_backward_0": ['k10_moments_mean', 'k11_moments_mean', 'k12_where', 'k13_mul', 'k14_mean_sum',
-                                         'k14_mean_sum', 'k15_mul'],
-    "kernelwright_training_backward_1": ['k16_where', 'k17_mul', 'k18_mean_sum', 'k18_mean_sum', 'k19_mul'],
+    "kernelwright_training_saving_0": ['k0_mean_moments_add', 'k1_max'],
+    "kernelwright_training_saving_1": ['k2_mean_moments_add', 'k3_mean'],
+    "kernelwright_training_backward_of_parameters_0": ['k6_moments_mean', 'k7_moments_mean', 'k8_max_min_where',
+                                                       'k9_mean_sum', 'k9_mean_sum', 'k10_mul'],
+    "kernelwright_training_backward_of_parameters_1": ['k11_max_min_where', 'k12_mean_sum', 'k12_mean_sum', 'k13_mul'],
+    "kernelwright_training_backward_0": ['k6_moments_mean', 'k7_moments_mean', 'k8_max_min_where', 'k9_mean_sum',
+                                         'k9_mean_sum', 'k10_mul'],
+    "kernelwright_training_backward_1": ['k11_max_min_where', 'k12_mean_sum', 'k12_mean_sum', 'k13_mul'],
     "kernelwright_inference_0": ['k4_max'],
     "kernelwright_inference_1": ['k5_mean'],
 }
@@ -122,9 +121,11 @@ static inline double kw_select(bool condition, double a, double b) {
 #ifdef __FP_FAST_FMAF
 template <typename real> static inline real kw_unfused_add(real x, real y) { return std::fma(x, real(1), y); }
 template <typename real> static inline real kw_unfused_sub(real x, real y) { return std::fma(y, real(-1), x); }
+template <typename real> static inline real kw_unfused_neg(real x) { return std::fma(x, real(-1), real(-0.0)); }
 #else
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
 template <typename real> static inline real kw_unfused_sub(real x, real y) { return x - y; }
+template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 
 static inline float kw_sqrt(float x) { using real = float; return std::sqrt(x); }
@@ -132,6 +133,9 @@ static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x
 
 static inline float kw_maximum(float x, float y) { using real = float; return kw_select((x > y) | (x != x), x, y); }
 static inline double kw_maximum(double x, double y) { using real = double; return kw_select((x > y) | (x != x), x, y); }
+
+static inline float kw_minimum(float x, float y) { using real = float; return kw_select((x < y) | (x != x), x, y); }
+static inline double kw_minimum(double x, double y) { using real = double; return kw_select((x < y) | (x != x), x, y); }
 
 // 32 bytes of values; g++ lowers its operations to the registers that the processor has.
 template <typename real> struct kw_vector {
@@ -510,148 +514,11 @@ static const char* k3_mean(const float* __restrict__ in0, const float* __restric
   return nullptr;
 }
 
-//// k6_relu
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Pointwise over 32 x 32 x 16384.
-static const char* k6_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-                           float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task / 2 % 32;
-    const int64_t block = task % 2;
-    const int64_t first = block * 8192;
-    const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
-    const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
-    const real c4 = c3 + real(1e-05);
-    const real c5 = real(1) / kw_sqrt(c4);
-    const real c6 = real(1) / c1;
-    const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
-    #pragma omp simd
-    for (int64_t i2 = first; i2 < last; ++i2) {
-      const real v0 = real(in0[524288 * i0 + 16384 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = kw_select(v3 < real(0), real(0), v3);
-      out0[524288 * i0 + 16384 * i1 + i2] = v4;
-    }
-  }
-  return nullptr;
-}
-
-//// k7_max
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Windows of 2 x 2 for each of 65536 x 64: max.
-static const char* k7_max(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 65536; ++task) {
-    const int64_t i0 = task;
-    #pragma omp simd
-    for (int64_t i1 = 0; i1 < 64; ++i1) {
-      const real v0 = real(in0[256 * i0 + 2 * i1 + 129]);
-      const real v1 = real(in0[256 * i0 + 2 * i1 + 128]);
-      const real v2 = kw_maximum(v0, v1);
-      const real v3 = real(in0[256 * i0 + 2 * i1 + 1]);
-      const real v4 = real(in0[256 * i0 + 2 * i1]);
-      const real v5 = kw_maximum(v3, v4);
-      const real v6 = kw_maximum(v2, v5);
-      out0[64 * i0 + i1] = v6;
-    }
-  }
-  return nullptr;
-}
-
-//// k8_relu
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Pointwise over 32 x 64 x 4096.
-static const char* k8_relu(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-                           float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task % 64;
-    const real c0 = real(in1[i1]);
-    const real c1 = real(in2[i1]);
-    const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in3[i1]);
-    const real c4 = c3 + real(1e-05);
-    const real c5 = real(1) / kw_sqrt(c4);
-    const real c6 = real(1) / c1;
-    const real c7 = kw_select(c2 != real(0), c5, c6);
-    const real c8 = real(in4[i1]);
-    const real c9 = c7 * c8;
-    const real c10 = real(in5[i1]);
-    #pragma omp simd
-    for (int64_t i2 = 0; i2 < 4096; ++i2) {
-      const real v0 = real(in0[262144 * i0 + 4096 * i1 + i2]);
-      const real v1 = v0 - c0;
-      const real v2 = v1 * c9;
-      const real v3 = kw_unfused_add(v2, c10);
-      const real v4 = kw_select(v3 < real(0), real(0), v3);
-      out0[262144 * i0 + 4096 * i1 + i2] = v4;
-    }
-  }
-  return nullptr;
-}
-
-//// k9_mean
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
-// Rows of 32 x 32 for each of 2048: sum.
-static const char* k9_mean(const float* __restrict__ in0, float* __restrict__ out0, void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t point = 0; point < 2048; ++point) {
-    const int64_t i0 = point;
-    alignas(64) real values0[1024];
-    kw_sum_of<real> accumulator0;
-    {
-      constexpr int64_t from = 0, to = 32;
-      for (int64_t segment = from; segment < to; ++segment) {
-        const int64_t r0 = segment;
-        constexpr int64_t begin = 0, end = 32;
-        #pragma omp simd
-        for (int64_t r1 = begin; r1 < end; ++r1) {
-          const real v0 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 65]);
-          const real v1 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 64]);
-          const real v2 = real(in0[4096 * i0 + 128 * r0 + 2 * r1 + 1]);
-          const real v3 = real(in0[4096 * i0 + 128 * r0 + 2 * r1]);
-          const real v4 = kw_maximum(v2, v3);
-          const real v5 = kw_maximum(v1, v4);
-          const real v6 = kw_maximum(v0, v5);
-          values0[32 * (segment - from) + r1] = v6;
-        }
-      }
-      accumulator0.block(values0, 32 * (to - from));
-    }
-    const real reduced0 = accumulator0.value();
-    const real t0 = reduced0 / real(1024.0);
-    out0[i0] = t0;
-  }
-  return nullptr;
-}
-
-//// k10_moments_mean
+//// k6_moments_mean
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Rows of 32 x 16384 for each of 32: moments.
-static const char* k10_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
-                                    float* __restrict__ out2, void* workspace) {
+static const char* k6_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                   float* __restrict__ out2, void* workspace) {
   using real = float;
   // Chunk results, then merged in order into results[point * 3 + component].
   real* const results = static_cast<real*>(workspace);
@@ -697,11 +564,11 @@ static const char* k10_moments_mean(const float* __restrict__ in0, float* __rest
   return nullptr;
 }
 
-//// k11_moments_mean
+//// k7_moments_mean
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Rows of 32 x 4096 for each of 64: moments.
-static const char* k11_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
-                                    float* __restrict__ out2, void* workspace) {
+static const char* k7_moments_mean(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                                   float* __restrict__ out2, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -725,68 +592,137 @@ static const char* k11_moments_mean(const float* __restrict__ in0, float* __rest
   return nullptr;
 }
 
-//// k12_where
+//// k8_max_min_where
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Pointwise over 8388608.
-static const char* k12_where(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
-                             void* workspace) {
+// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
+// Windows of 2 x 2 for each of 32 x 64 x 32 x 32: max, min.
+static const char* k8_max_min_where(const float* __restrict__ in0, const float* __restrict__ in1,
+                                    const float* __restrict__ in2, const float* __restrict__ in3,
+                                    const float* __restrict__ in4, const float* __restrict__ in5,
+                                    const int32_t* __restrict__ in6, const float* __restrict__ in7,
+                                    float* __restrict__ out0, float* __restrict__ out1, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 1024; ++task) {
-    const int64_t block = task;
-    const int64_t first = block * 8192;
-    const int64_t last = first + 8192 < 8388608 ? first + 8192 : 8388608;
-    #pragma omp simd
-    for (int64_t i0 = first; i0 < last; ++i0) {
-      const real v0 = real(in0[i0]);
-      const real v1 = real(v0 <= real(0.0));
-      const real v2 = real(in1[i0]);
-      const real v3 = kw_select(v1 != real(0), real(0.0), v2);
-      out0[i0] = v3;
-    }
-  }
-  return nullptr;
-}
-
-//// k13_mul
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// Pointwise over 32 x 64 x 4096.
-static const char* k13_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
-                           void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task % 64;
-    const real c0 = real(in2[i1]);
-    const real c1 = real(in3[i1]);
+  for (int64_t task = 0; task < 65536; ++task) {
+    const int64_t i0 = task / 2048;
+    const int64_t i1 = task / 32 % 64;
+    const int64_t i2 = task % 32;
+    const real c0 = real(in1[i1]);
+    const real c1 = real(in2[i1]);
     const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in4[i1]);
+    const real c3 = real(in3[i1]);
     const real c4 = c3 + real(1e-05);
     const real c5 = real(1) / kw_sqrt(c4);
     const real c6 = real(1) / c1;
     const real c7 = kw_select(c2 != real(0), c5, c6);
+    const real c8 = real(in4[i1]);
+    const real c9 = c7 * c8;
+    const real c10 = real(in5[i1]);
+    const int64_t c11 = int64_t(in6[0]);
+    const real c12 = real(c11);
+    const real c13 = c12 * real(2.0);
+    const real c14 = c12 * real(1.0);
+    const real c15 = kw_unfused_add(c13, c14);
+    const real c16 = kw_unfused_neg(c15);
+    const int64_t c17 = int64_t(in6[1]);
+    const real c18 = real(c17);
+    const real c19 = c18 * real(2.0);
+    const real c20 = c18 * real(1.0);
+    const real c21 = kw_unfused_add(c19, c20);
+    const real c22 = kw_unfused_neg(c21);
+    const real c23 = kw_unfused_add(c19, c14);
+    const real c24 = kw_unfused_neg(c23);
+    const real c25 = kw_unfused_add(c13, c20);
+    const real c26 = kw_unfused_neg(c25);
+    const real c27 = real(in7[64 * i0 + i1]);
+    const real c28 = c27 / real(1024.0);
     #pragma omp simd
-    for (int64_t i2 = 0; i2 < 4096; ++i2) {
-      const real v0 = real(in0[262144 * i0 + 4096 * i1 + i2]);
-      const real v1 = real(in1[262144 * i0 + 4096 * i1 + i2]);
-      const real v2 = v1 - c0;
-      const real v3 = v2 * c7;
-      const real v4 = v0 * v3;
-      out0[262144 * i0 + 4096 * i1 + i2] = v4;
+    for (int64_t i3 = 0; i3 < 32; ++i3) {
+      const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3]);
+      const real v1 = v0 - c0;
+      const real v2 = v1 * c9;
+      const real v3 = kw_unfused_add(v2, c10);
+      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      const real v5 = real(v4 <= real(0.0));
+      const real v6 = real(in0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 65]);
+      const real v7 = v6 - c0;
+      const real v8 = v7 * c9;
+      const real v9 = kw_unfused_add(v8, c10);
+      const real v10 = kw_select(v9 < real(0), real(0), v9);
+      const real v11 = real(in0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 64]);
+      const real v12 = v11 - c0;
+      const real v13 = v12 * c9;
+      const real v14 = kw_unfused_add(v13, c10);
+      const real v15 = kw_select(v14 < real(0), real(0), v14);
+      const real v16 = kw_maximum(v10, v15);
+      const real v17 = real(in0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 1]);
+      const real v18 = v17 - c0;
+      const real v19 = v18 * c9;
+      const real v20 = kw_unfused_add(v19, c10);
+      const real v21 = kw_select(v20 < real(0), real(0), v20);
+      const real v22 = kw_maximum(v21, v4);
+      const real v23 = kw_maximum(v16, v22);
+      const real v24 = real(v4 == v23);
+      const real v25 = real(v4 != v4);
+      const real v26 = kw_select(v25 != real(0), c16, real(4.0));
+      const real v27 = kw_select(v24 != real(0), c15, v26);
+      const real v28 = real(v10 == v23);
+      const real v29 = real(v10 != v10);
+      const real v30 = kw_select(v29 != real(0), c22, real(4.0));
+      const real v31 = kw_select(v28 != real(0), c21, v30);
+      const real v32 = real(v15 == v23);
+      const real v33 = real(v15 != v15);
+      const real v34 = kw_select(v33 != real(0), c24, real(4.0));
+      const real v35 = kw_select(v32 != real(0), c23, v34);
+      const real v36 = kw_minimum(v31, v35);
+      const real v37 = real(v21 == v23);
+      const real v38 = real(v21 != v21);
+      const real v39 = kw_select(v38 != real(0), c26, real(4.0));
+      const real v40 = kw_select(v37 != real(0), c25, v39);
+      const real v41 = kw_minimum(v40, v27);
+      const real v42 = kw_minimum(v36, v41);
+      const real v43 = real(v27 == v42);
+      const real v44 = kw_select(v43 != real(0), c28, real(0.0));
+      const real v45 = kw_select(v5 != real(0), real(0.0), v44);
+      const real v46 = real(v21 <= real(0.0));
+      const real v47 = real(v40 == v42);
+      const real v48 = kw_select(v47 != real(0), c28, real(0.0));
+      const real v49 = kw_select(v46 != real(0), real(0.0), v48);
+      const real v50 = real(v15 <= real(0.0));
+      const real v51 = real(v35 == v42);
+      const real v52 = kw_select(v51 != real(0), c28, real(0.0));
+      const real v53 = kw_select(v50 != real(0), real(0.0), v52);
+      const real v54 = real(v10 <= real(0.0));
+      const real v55 = real(v31 == v42);
+      const real v56 = kw_select(v55 != real(0), c28, real(0.0));
+      const real v57 = kw_select(v54 != real(0), real(0.0), v56);
+      const real v58 = v1 * c7;
+      const real v59 = v45 * v58;
+      const real v60 = v18 * c7;
+      const real v61 = v49 * v60;
+      const real v62 = v12 * c7;
+      const real v63 = v53 * v62;
+      const real v64 = v7 * c7;
+      const real v65 = v57 * v64;
+      out0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3] = v45;
+      out0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 1] = v49;
+      out0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 64] = v53;
+      out0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 65] = v57;
+      out1[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3] = v59;
+      out1[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 1] = v61;
+      out1[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 64] = v63;
+      out1[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3 + 65] = v65;
     }
   }
   return nullptr;
 }
 
-//// k14_mean_sum
+//// k9_mean_sum
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Rows of 32 x 4096 for each of 64: sum.
-static const char* k14_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
-                                void* workspace) {
+static const char* k9_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+                               void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
@@ -808,10 +744,10 @@ static const char* k14_mean_sum(const float* __restrict__ in0, float* __restrict
   return nullptr;
 }
 
-//// k15_mul
+//// k10_mul
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Pointwise over 32 x 64 x 4096.
-static const char* k15_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+static const char* k10_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
                            const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
                            const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0,
                            void* workspace) {
@@ -849,70 +785,135 @@ static const char* k15_mul(const float* __restrict__ in0, const float* __restric
   return nullptr;
 }
 
-//// k16_where
+//// k11_max_min_where
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Pointwise over 16777216.
-static const char* k16_where(const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0,
-                             void* workspace) {
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// Windows of 2 x 2 for each of 32 x 32 x 64 x 64: max, min.
+static const char* k11_max_min_where(const float* __restrict__ in0, const float* __restrict__ in1,
+                                     const float* __restrict__ in2, const float* __restrict__ in3,
+                                     const float* __restrict__ in4, const float* __restrict__ in5,
+                                     const int32_t* __restrict__ in6, const float* __restrict__ in7,
+                                     float* __restrict__ out0, float* __restrict__ out1, void* workspace) {
   using real = float;
   (void)workspace;
   #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t block = task;
-    const int64_t first = block * 8192;
-    const int64_t last = first + 8192 < 16777216 ? first + 8192 : 16777216;
-    #pragma omp simd
-    for (int64_t i0 = first; i0 < last; ++i0) {
-      const real v0 = real(in0[i0]);
-      const real v1 = real(v0 <= real(0.0));
-      const real v2 = real(in1[i0]);
-      const real v3 = kw_select(v1 != real(0), real(0.0), v2);
-      out0[i0] = v3;
-    }
-  }
-  return nullptr;
-}
-
-//// k17_mul
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// Pointwise over 32 x 32 x 16384.
-static const char* k17_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-                           const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0,
-                           void* workspace) {
-  using real = float;
-  (void)workspace;
-  #pragma omp parallel for schedule(static)
-  for (int64_t task = 0; task < 2048; ++task) {
-    const int64_t i0 = task / 64;
-    const int64_t i1 = task / 2 % 32;
-    const int64_t block = task % 2;
-    const int64_t first = block * 8192;
-    const int64_t last = first + 8192 < 16384 ? first + 8192 : 16384;
-    const real c0 = real(in2[i1]);
-    const real c1 = real(in3[i1]);
+  for (int64_t task = 0; task < 65536; ++task) {
+    const int64_t i0 = task / 2048;
+    const int64_t i1 = task / 64 % 32;
+    const int64_t i2 = task % 64;
+    const real c0 = real(in1[i1]);
+    const real c1 = real(in2[i1]);
     const real c2 = real(c1 < real(1000000000000000.0));
-    const real c3 = real(in4[i1]);
+    const real c3 = real(in3[i1]);
     const real c4 = c3 + real(1e-05);
     const real c5 = real(1) / kw_sqrt(c4);
     const real c6 = real(1) / c1;
     const real c7 = kw_select(c2 != real(0), c5, c6);
+    const real c8 = real(in4[i1]);
+    const real c9 = c7 * c8;
+    const real c10 = real(in5[i1]);
+    const int64_t c11 = int64_t(in6[0]);
+    const real c12 = real(c11);
+    const real c13 = c12 * real(2.0);
+    const real c14 = c12 * real(1.0);
+    const real c15 = kw_unfused_add(c13, c14);
+    const real c16 = kw_unfused_neg(c15);
+    const int64_t c17 = int64_t(in6[1]);
+    const real c18 = real(c17);
+    const real c19 = c18 * real(2.0);
+    const real c20 = c18 * real(1.0);
+    const real c21 = kw_unfused_add(c19, c20);
+    const real c22 = kw_unfused_neg(c21);
+    const real c23 = kw_unfused_add(c19, c14);
+    const real c24 = kw_unfused_neg(c23);
+    const real c25 = kw_unfused_add(c13, c20);
+    const real c26 = kw_unfused_neg(c25);
     #pragma omp simd
-    for (int64_t i2 = first; i2 < last; ++i2) {
-      const real v0 = real(in0[524288 * i0 + 16384 * i1 + i2]);
-      const real v1 = real(in1[524288 * i0 + 16384 * i1 + i2]);
-      const real v2 = v1 - c0;
-      const real v3 = v2 * c7;
-      const real v4 = v0 * v3;
-      out0[524288 * i0 + 16384 * i1 + i2] = v4;
+    for (int64_t i3 = 0; i3 < 64; ++i3) {
+      const real v0 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3]);
+      const real v1 = v0 - c0;
+      const real v2 = v1 * c9;
+      const real v3 = kw_unfused_add(v2, c10);
+      const real v4 = kw_select(v3 < real(0), real(0), v3);
+      const real v5 = real(v4 <= real(0.0));
+      const real v6 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129]);
+      const real v7 = v6 - c0;
+      const real v8 = v7 * c9;
+      const real v9 = kw_unfused_add(v8, c10);
+      const real v10 = kw_select(v9 < real(0), real(0), v9);
+      const real v11 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128]);
+      const real v12 = v11 - c0;
+      const real v13 = v12 * c9;
+      const real v14 = kw_unfused_add(v13, c10);
+      const real v15 = kw_select(v14 < real(0), real(0), v14);
+      const real v16 = kw_maximum(v10, v15);
+      const real v17 = real(in0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1]);
+      const real v18 = v17 - c0;
+      const real v19 = v18 * c9;
+      const real v20 = kw_unfused_add(v19, c10);
+      const real v21 = kw_select(v20 < real(0), real(0), v20);
+      const real v22 = kw_maximum(v21, v4);
+      const real v23 = kw_maximum(v16, v22);
+      const real v24 = real(v4 == v23);
+      const real v25 = real(v4 != v4);
+      const real v26 = kw_select(v25 != real(0), c16, real(4.0));
+      const real v27 = kw_select(v24 != real(0), c15, v26);
+      const real v28 = real(v10 == v23);
+      const real v29 = real(v10 != v10);
+      const real v30 = kw_select(v29 != real(0), c22, real(4.0));
+      const real v31 = kw_select(v28 != real(0), c21, v30);
+      const real v32 = real(v15 == v23);
+      const real v33 = real(v15 != v15);
+      const real v34 = kw_select(v33 != real(0), c24, real(4.0));
+      const real v35 = kw_select(v32 != real(0), c23, v34);
+      const real v36 = kw_minimum(v31, v35);
+      const real v37 = real(v21 == v23);
+      const real v38 = real(v21 != v21);
+      const real v39 = kw_select(v38 != real(0), c26, real(4.0));
+      const real v40 = kw_select(v37 != real(0), c25, v39);
+      const real v41 = kw_minimum(v40, v27);
+      const real v42 = kw_minimum(v36, v41);
+      const real v43 = real(v27 == v42);
+      const real v44 = real(in7[131072 * i0 + 4096 * i1 + 64 * i2 + i3]);
+      const real v45 = kw_select(v43 != real(0), v44, real(0.0));
+      const real v46 = kw_select(v5 != real(0), real(0.0), v45);
+      const real v47 = real(v21 <= real(0.0));
+      const real v48 = real(v40 == v42);
+      const real v49 = kw_select(v48 != real(0), v44, real(0.0));
+      const real v50 = kw_select(v47 != real(0), real(0.0), v49);
+      const real v51 = real(v15 <= real(0.0));
+      const real v52 = real(v35 == v42);
+      const real v53 = kw_select(v52 != real(0), v44, real(0.0));
+      const real v54 = kw_select(v51 != real(0), real(0.0), v53);
+      const real v55 = real(v10 <= real(0.0));
+      const real v56 = real(v31 == v42);
+      const real v57 = kw_select(v56 != real(0), v44, real(0.0));
+      const real v58 = kw_select(v55 != real(0), real(0.0), v57);
+      const real v59 = v1 * c7;
+      const real v60 = v46 * v59;
+      const real v61 = v18 * c7;
+      const real v62 = v50 * v61;
+      const real v63 = v12 * c7;
+      const real v64 = v54 * v63;
+      const real v65 = v7 * c7;
+      const real v66 = v58 * v65;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v46;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v50;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v54;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v58;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v60;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v62;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v64;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v66;
     }
   }
   return nullptr;
 }
 
-//// k18_mean_sum
+//// k12_mean_sum
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Rows of 32 x 16384 for each of 32: sum.
-static const char* k18_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
+static const char* k12_mean_sum(const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1,
                                 void* workspace) {
   using real = float;
   // Chunk results, then merged in order into results[point * 1 + component].
@@ -955,10 +956,10 @@ static const char* k18_mean_sum(const float* __restrict__ in0, float* __restrict
   return nullptr;
 }
 
-//// k19_mul
+//// k13_mul
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Pointwise over 32 x 32 x 16384.
-static const char* k19_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+static const char* k13_mul(const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
                            const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
                            const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0,
                            void* workspace) {
@@ -1165,172 +1166,168 @@ extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void
     auto* norm1_running_var_out4 = static_cast<float*>(tensors[4]);
     auto* norm1_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k6_ptr = static_cast<float*>(tensors[7]);
-    auto* amax_k7_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
+    auto* amax_k1_ptr = static_cast<float*>(tensors[7]);
+    auto* workspace = static_cast<char*>(tensors[8]);
     auto* mean_k0_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k0_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k0_2_ptr = reinterpret_cast<float*>(workspace + 512);
     if (const char* failure = k0_mean_moments_add(_t17_convolution_ptr, norm1_running_mean_ptr, norm1_running_var_ptr,
                                                   mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_running_mean_out3,
                                                   norm1_running_var_out4, workspace + 768)) return failure;
-    if (const char* failure = k6_relu(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr,
-                                      norm1_bias_ptr, relu_k6_ptr, nullptr)) return failure;
-    if (const char* failure = k7_max(relu_k6_ptr, amax_k7_ptr, nullptr)) return failure;
+    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k0_0_ptr, std_k0_1_ptr, var_k0_2_ptr, norm1_weight_ptr,
+                                     norm1_bias_ptr, amax_k1_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* ) {
-    auto* _t26_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t25_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
     auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
     auto* norm2_running_mean_out3 = static_cast<float*>(tensors[3]);
     auto* norm2_running_var_out4 = static_cast<float*>(tensors[4]);
     auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k8_ptr = static_cast<float*>(tensors[7]);
-    auto* mean_k9_ptr = static_cast<float*>(tensors[8]);
+    auto* mean_k3_ptr = static_cast<float*>(tensors[7]);
     alignas(256) char workspace[768];
     auto* mean_k2_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k2_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k2_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k2_mean_moments_add(_t26_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+    if (const char* failure = k2_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
                                                   mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_running_mean_out3,
                                                   norm2_running_var_out4, nullptr)) return failure;
-    if (const char* failure = k8_relu(_t26_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr,
-                                      norm2_bias_ptr, relu_k8_ptr, nullptr)) return failure;
-    if (const char* failure = k9_mean(relu_k8_ptr, mean_k9_ptr, nullptr)) return failure;
+    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k2_0_ptr, std_k2_1_ptr, var_k2_2_ptr, norm2_weight_ptr,
+                                      norm2_bias_ptr, mean_k3_ptr, nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* ) {
     auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k10_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k10_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k10_2_ptr = static_cast<float*>(tensors[3]);
-    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
-    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k14_1_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[8]);
-    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
-    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
-    auto* workspace = static_cast<char*>(tensors[11]);
-    auto* std_k11_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* var_k11_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    auto* mean_k11_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    auto* where_k12_ptr = reinterpret_cast<float*>(workspace + 768);
-    auto* mul_k13_ptr = reinterpret_cast<float*>(workspace + 33555200);
-    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
-    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
-    if (const char* failure = k10_moments_mean(saved_0_ptr, std_k10_0_ptr, var_k10_1_ptr, mean_k10_2_ptr,
-                                               workspace + 67110144)) return failure;
-    if (const char* failure = k11_moments_mean(saved_3_ptr, std_k11_0_ptr, var_k11_1_ptr, mean_k11_2_ptr,
-                                               nullptr)) return failure;
-    if (const char* failure = k12_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k12_ptr,
-                                        nullptr)) return failure;
-    if (const char* failure = k13_mul(where_k12_ptr, saved_3_ptr, mean_k11_2_ptr, std_k11_0_ptr, var_k11_1_ptr,
-                                      mul_k13_ptr, nullptr)) return failure;
-    if (const char* failure = k14_mean_sum(mul_k13_ptr, mean_k14_0_ptr, sum_k14_1_ptr, nullptr)) return failure;
-    if (const char* failure = k14_mean_sum(where_k12_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, nullptr)) return failure;
-    if (const char* failure = k15_mul(std_k11_0_ptr, var_k11_1_ptr, norm2_weight_ptr, where_k12_ptr, saved_3_ptr,
-                                      mean_k11_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr,
+    auto* std_k6_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k6_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k6_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* _t13_places_ptr = static_cast<const int32_t*>(tensors[7]);
+    auto* _t14_matmul_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k9_1_ptr = static_cast<float*>(tensors[9]);
+    auto* sum_k9_1_2_ptr = static_cast<float*>(tensors[10]);
+    auto* mul_k10_ptr = static_cast<float*>(tensors[11]);
+    auto* workspace = static_cast<char*>(tensors[12]);
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k8_0_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k8_1_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k9_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k9_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k6_moments_mean(saved_0_ptr, std_k6_0_ptr, var_k6_1_ptr, mean_k6_2_ptr,
+                                              workspace + 67110144)) return failure;
+    if (const char* failure = k7_moments_mean(saved_2_ptr, std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr,
+                                              nullptr)) return failure;
+    if (const char* failure = k8_max_min_where(saved_2_ptr, mean_k7_2_ptr, std_k7_0_ptr, var_k7_1_ptr, norm2_weight_ptr,
+                                               norm2_bias_ptr, _t13_places_ptr, _t14_matmul_ptr, where_k8_0_ptr,
+                                               mul_k8_1_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mean_sum(where_k8_0_ptr, mean_k9_0_ptr, sum_k9_1_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mean_sum(mul_k8_1_ptr, mean_k9_0_2_ptr, sum_k9_1_2_ptr, nullptr)) return failure;
+    if (const char* failure = k10_mul(std_k7_0_ptr, var_k7_1_ptr, norm2_weight_ptr, where_k8_0_ptr, saved_2_ptr,
+                                      mean_k7_2_ptr, mean_k9_0_2_ptr, mean_k9_0_ptr, mul_k10_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* ) {
-    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
-    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k10_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k10_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k10_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* sum_k18_1_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k18_1_2_ptr = static_cast<float*>(tensors[7]);
-    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* mul_k19_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* where_k16_ptr = reinterpret_cast<float*>(workspace);
-    auto* mul_k17_ptr = reinterpret_cast<float*>(workspace + 67108864);
-    auto* mean_k18_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
-    auto* mean_k18_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
-    if (const char* failure = k16_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k16_ptr,
-                                        nullptr)) return failure;
-    if (const char* failure = k17_mul(where_k16_ptr, saved_0_ptr, mean_k10_2_ptr, std_k10_0_ptr, var_k10_1_ptr,
-                                      mul_k17_ptr, nullptr)) return failure;
-    if (const char* failure = k18_mean_sum(mul_k17_ptr, mean_k18_0_ptr, sum_k18_1_ptr,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[1]);
+    auto* std_k6_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* var_k6_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t13_places_ptr = static_cast<const int32_t*>(tensors[6]);
+    auto* _t34_item_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k12_1_ptr = static_cast<float*>(tensors[8]);
+    auto* sum_k12_1_2_ptr = static_cast<float*>(tensors[9]);
+    auto* mul_k13_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* where_k11_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k11_1_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k12_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k12_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k11_max_min_where(saved_0_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
+                                                norm1_weight_ptr, norm1_bias_ptr, _t13_places_ptr, _t34_item_ptr,
+                                                where_k11_0_ptr, mul_k11_1_ptr, nullptr)) return failure;
+    if (const char* failure = k12_mean_sum(mul_k11_1_ptr, mean_k12_0_ptr, sum_k12_1_ptr,
                                            workspace + 134218240)) return failure;
-    if (const char* failure = k18_mean_sum(where_k16_ptr, mean_k18_0_2_ptr, sum_k18_1_2_ptr,
+    if (const char* failure = k12_mean_sum(where_k11_0_ptr, mean_k12_0_2_ptr, sum_k12_1_2_ptr,
                                            workspace + 134218240)) return failure;
-    if (const char* failure = k19_mul(std_k10_0_ptr, var_k10_1_ptr, norm1_weight_ptr, where_k16_ptr, saved_0_ptr,
-                                      mean_k10_2_ptr, mean_k18_0_ptr, mean_k18_0_2_ptr, mul_k19_ptr,
+    if (const char* failure = k13_mul(std_k6_0_ptr, var_k6_1_ptr, norm1_weight_ptr, where_k11_0_ptr, saved_0_ptr,
+                                      mean_k6_2_ptr, mean_k12_0_ptr, mean_k12_0_2_ptr, mul_k13_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* ) {
     auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k10_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k10_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k10_2_ptr = static_cast<float*>(tensors[3]);
-    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
-    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k14_1_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[8]);
-    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
-    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
-    auto* workspace = static_cast<char*>(tensors[11]);
-    auto* std_k11_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* var_k11_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    auto* mean_k11_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    auto* where_k12_ptr = reinterpret_cast<float*>(workspace + 768);
-    auto* mul_k13_ptr = reinterpret_cast<float*>(workspace + 33555200);
-    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
-    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
-    if (const char* failure = k10_moments_mean(saved_0_ptr, std_k10_0_ptr, var_k10_1_ptr, mean_k10_2_ptr,
-                                               workspace + 67110144)) return failure;
-    if (const char* failure = k11_moments_mean(saved_3_ptr, std_k11_0_ptr, var_k11_1_ptr, mean_k11_2_ptr,
-                                               nullptr)) return failure;
-    if (const char* failure = k12_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k12_ptr,
-                                        nullptr)) return failure;
-    if (const char* failure = k13_mul(where_k12_ptr, saved_3_ptr, mean_k11_2_ptr, std_k11_0_ptr, var_k11_1_ptr,
-                                      mul_k13_ptr, nullptr)) return failure;
-    if (const char* failure = k14_mean_sum(mul_k13_ptr, mean_k14_0_ptr, sum_k14_1_ptr, nullptr)) return failure;
-    if (const char* failure = k14_mean_sum(where_k12_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, nullptr)) return failure;
-    if (const char* failure = k15_mul(std_k11_0_ptr, var_k11_1_ptr, norm2_weight_ptr, where_k12_ptr, saved_3_ptr,
-                                      mean_k11_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr,
+    auto* std_k6_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k6_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k6_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* _t13_places_ptr = static_cast<const int32_t*>(tensors[7]);
+    auto* _t14_matmul_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k9_1_ptr = static_cast<float*>(tensors[9]);
+    auto* sum_k9_1_2_ptr = static_cast<float*>(tensors[10]);
+    auto* mul_k10_ptr = static_cast<float*>(tensors[11]);
+    auto* workspace = static_cast<char*>(tensors[12]);
+    auto* std_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k7_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k7_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k8_0_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k8_1_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k9_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k9_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k6_moments_mean(saved_0_ptr, std_k6_0_ptr, var_k6_1_ptr, mean_k6_2_ptr,
+                                              workspace + 67110144)) return failure;
+    if (const char* failure = k7_moments_mean(saved_2_ptr, std_k7_0_ptr, var_k7_1_ptr, mean_k7_2_ptr,
+                                              nullptr)) return failure;
+    if (const char* failure = k8_max_min_where(saved_2_ptr, mean_k7_2_ptr, std_k7_0_ptr, var_k7_1_ptr, norm2_weight_ptr,
+                                               norm2_bias_ptr, _t13_places_ptr, _t14_matmul_ptr, where_k8_0_ptr,
+                                               mul_k8_1_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mean_sum(where_k8_0_ptr, mean_k9_0_ptr, sum_k9_1_ptr, nullptr)) return failure;
+    if (const char* failure = k9_mean_sum(mul_k8_1_ptr, mean_k9_0_2_ptr, sum_k9_1_2_ptr, nullptr)) return failure;
+    if (const char* failure = k10_mul(std_k7_0_ptr, var_k7_1_ptr, norm2_weight_ptr, where_k8_0_ptr, saved_2_ptr,
+                                      mean_k7_2_ptr, mean_k9_0_2_ptr, mean_k9_0_ptr, mul_k10_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* ) {
-    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
-    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k10_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k10_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k10_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* sum_k18_1_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k18_1_2_ptr = static_cast<float*>(tensors[7]);
-    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* mul_k19_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* where_k16_ptr = reinterpret_cast<float*>(workspace);
-    auto* mul_k17_ptr = reinterpret_cast<float*>(workspace + 67108864);
-    auto* mean_k18_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
-    auto* mean_k18_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
-    if (const char* failure = k16_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k16_ptr,
-                                        nullptr)) return failure;
-    if (const char* failure = k17_mul(where_k16_ptr, saved_0_ptr, mean_k10_2_ptr, std_k10_0_ptr, var_k10_1_ptr,
-                                      mul_k17_ptr, nullptr)) return failure;
-    if (const char* failure = k18_mean_sum(mul_k17_ptr, mean_k18_0_ptr, sum_k18_1_ptr,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* mean_k6_2_ptr = static_cast<const float*>(tensors[1]);
+    auto* std_k6_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* var_k6_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t13_places_ptr = static_cast<const int32_t*>(tensors[6]);
+    auto* _t34_item_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k12_1_ptr = static_cast<float*>(tensors[8]);
+    auto* sum_k12_1_2_ptr = static_cast<float*>(tensors[9]);
+    auto* mul_k13_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* where_k11_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k11_1_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k12_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k12_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k11_max_min_where(saved_0_ptr, mean_k6_2_ptr, std_k6_0_ptr, var_k6_1_ptr,
+                                                norm1_weight_ptr, norm1_bias_ptr, _t13_places_ptr, _t34_item_ptr,
+                                                where_k11_0_ptr, mul_k11_1_ptr, nullptr)) return failure;
+    if (const char* failure = k12_mean_sum(mul_k11_1_ptr, mean_k12_0_ptr, sum_k12_1_ptr,
                                            workspace + 134218240)) return failure;
-    if (const char* failure = k18_mean_sum(where_k16_ptr, mean_k18_0_2_ptr, sum_k18_1_2_ptr,
+    if (const char* failure = k12_mean_sum(where_k11_0_ptr, mean_k12_0_2_ptr, sum_k12_1_2_ptr,
                                            workspace + 134218240)) return failure;
-    if (const char* failure = k19_mul(std_k10_0_ptr, var_k10_1_ptr, norm1_weight_ptr, where_k16_ptr, saved_0_ptr,
-                                      mean_k10_2_ptr, mean_k18_0_ptr, mean_k18_0_2_ptr, mul_k19_ptr,
+    if (const char* failure = k13_mul(std_k6_0_ptr, var_k6_1_ptr, norm1_weight_ptr, where_k11_0_ptr, saved_0_ptr,
+                                      mean_k6_2_ptr, mean_k12_0_ptr, mean_k12_0_2_ptr, mul_k13_ptr,
                                       nullptr)) return failure;
     return nullptr;
 }
@@ -1398,223 +1395,180 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
                                   conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
                                   norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean,
                                   norm1_running_var, norm2_running_mean, norm2_running_var):
-    """The program of training saving mode: 6 kernels, 3 torch calls."""
+    """The program of training saving mode: 4 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
     _t17_convolution = _t17_convolution_shown.contiguous()
-    relu_k6 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    amax_k7 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
-                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, relu_k6,
-                         amax_k7, workspace)
+                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1,
+                         workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t25_reshape = amax_k7.reshape((32, 32, 64, 64))
-    del amax_k7
+    _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
+    del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t26_convolution_shown = torch.nn.functional.conv2d(_t25_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+    _t25_convolution_shown = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
                                                         1)
-    _t26_convolution = _t26_convolution_shown.contiguous()
-    relu_k8 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k9 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
-    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t26_convolution, norm2_running_mean,
-                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, relu_k8,
-                         mean_k9)
+    _t25_convolution = _t25_convolution_shown.contiguous()
+    mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t25_convolution, norm2_running_mean,
+                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k3)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
-    _t34_reshape = mean_k9.reshape((32, 64))
+    _t32_reshape = mean_k3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t35_linear = torch.nn.functional.linear(_t34_reshape, classify_weight, classify_bias)
+    _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(_t35_linear, (10, 1)), _t17_convolution_shown, relu_k6, _t25_reshape,
-            _t26_convolution_shown, relu_k8, mean_k9,)
+    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, _t24_reshape, _t25_convolution_shown,
+            mean_k3,)
+
+
+def _kernelwright_training_backward_of_parameters_once(_device):
+    """Tensors of training_backward_of_parameters mode that depend on no input."""
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t13_places = torch.arange(2, dtype=torch.int32, device=_device).contiguous()
+    return (_t13_places,)
 
 
 def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
-                                                  saved_3, saved_4, saved_5, norm1_weight, norm2_weight,
+                                                  saved_3, norm1_weight, norm1_bias, norm2_weight, norm2_bias,
                                                   classify_weight, conv2_weight, conv1_weight):
-    """The program of training backward of parameters mode: 12 kernels, 17 torch calls."""
+    """The program of training backward of parameters mode: 10 kernels, 10 torch calls."""
+    (_t13_places,) = _kernelwright_once(_kernelwright_training_backward_of_parameters_once, _device)
     # return self.classify(x.mean(dim=(2, 3)))
-    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
-    del _t13_matmul
+    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight).contiguous()
+    _t15_permute = gradient_of_output_0.permute((1, 0))
+    _t16_reshape = saved_3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t15_div = (_t14_reshape / 1024.0)
-    del _t14_reshape
-    _t16_expand = _t15_div.expand((32, 64, 32, 32))
-    del _t15_div
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_item = _t17_max_pool2d_with_indices[1]
-    del _t17_max_pool2d_with_indices
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
-        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
-    del _t16_expand, _t18_item
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t21_item = _t20_max_pool2d_with_indices[1]
-    del _t20_max_pool2d_with_indices
-    _t22_permute = gradient_of_output_0.permute((1, 0))
-    _t23_reshape = saved_5.reshape((32, 64))
+    _t17_matmul = torch.matmul(_t15_permute, _t16_reshape)
+    del _t15_permute, _t16_reshape
     # return self.classify(x.mean(dim=(2, 3)))
-    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
-    del _t22_permute, _t23_reshape
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t26_reshape = _t25_sum.reshape((10,))
-    del _t25_sum
-    std_k10_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k10_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k10_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k15 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    _t18_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t19_reshape = _t18_sum.reshape((10,))
+    del _t18_sum
+    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k10_0, var_k10_1,
-                         mean_k10_2, saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k14_1, sum_k14_1_2,
-                         norm2_weight, mul_k15, workspace)
-    del _t19_max_pool2d_with_indices_backward, workspace
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k6_0, var_k6_1,
+                         mean_k6_2, saved_2, norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2,
+                         mul_k10, workspace)
+    del _t14_matmul, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, saved_2, conv2_weight, [64],
+    _t33_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k10, saved_1, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k15
+    del mul_k10
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_item = _t40_convolution_backward[0]
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
-    del _t41_item, _t21_item
+    _t34_item = _t33_convolution_backward[0].contiguous()
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_item = _t40_convolution_backward[1]
+    _t35_item = _t33_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t44_item = _t40_convolution_backward[2]
-    del _t40_convolution_backward
-    _t45_reshape = sum_k14_1.reshape((64,))
-    del sum_k14_1
-    _t46_reshape = sum_k14_1_2.reshape((64,))
-    del sum_k14_1_2
-    sum_k18_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k18_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k19 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    _t36_item = _t33_convolution_backward[2]
+    del _t33_convolution_backward
+    _t37_reshape = sum_k9_1_2.reshape((64,))
+    del sum_k9_1_2
+    _t38_reshape = sum_k9_1.reshape((64,))
+    del sum_k9_1
+    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_1,
-                         _t42_max_pool2d_with_indices_backward, saved_0, mean_k10_2, std_k10_0, var_k10_1, sum_k18_1,
-                         sum_k18_1_2, norm1_weight, mul_k19, workspace)
-    del _t42_max_pool2d_with_indices_backward, std_k10_0, var_k10_1, mean_k10_2, workspace
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_0, mean_k6_2, std_k6_0,
+                         var_k6_1, norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13,
+                         workspace)
+    del _t34_item, std_k6_0, var_k6_1, mean_k6_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k19, x, conv1_weight, [32], [1, 1],
+    _t46_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k13, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [False, True, True])
-    del mul_k19
+    del mul_k13
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_item = _t54_convolution_backward[1]
+    _t47_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t56_item = _t54_convolution_backward[2]
-    del _t54_convolution_backward
-    _t57_reshape = sum_k18_1.reshape((32,))
-    del sum_k18_1
-    _t58_reshape = sum_k18_1_2.reshape((32,))
-    return (_t55_item, _t56_item, _t57_reshape, _t58_reshape, _t43_item, _t44_item, _t45_reshape, _t46_reshape,
-            _t24_matmul, _t26_reshape,)
+    _t48_item = _t46_convolution_backward[2]
+    del _t46_convolution_backward
+    _t49_reshape = sum_k12_1.reshape((32,))
+    del sum_k12_1
+    _t50_reshape = sum_k12_1_2.reshape((32,))
+    return (_t47_item, _t48_item, _t49_reshape, _t50_reshape, _t35_item, _t36_item, _t37_reshape, _t38_reshape,
+            _t17_matmul, _t19_reshape,)
+
+
+def _kernelwright_training_backward_once(_device):
+    """Tensors of training_backward mode that depend on no input."""
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t13_places = torch.arange(2, dtype=torch.int32, device=_device).contiguous()
+    return (_t13_places,)
 
 
 def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2, saved_3,
-                                    saved_4, saved_5, norm1_weight, norm2_weight, classify_weight, conv2_weight,
+                                    norm1_weight, norm1_bias, norm2_weight, norm2_bias, classify_weight, conv2_weight,
                                     conv1_weight):
-    """The program of training backward mode: 12 kernels, 18 torch calls."""
+    """The program of training backward mode: 10 kernels, 11 torch calls."""
+    (_t13_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
     # return self.classify(x.mean(dim=(2, 3)))
-    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
-    del _t13_matmul
+    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight).contiguous()
+    _t15_permute = gradient_of_output_0.permute((1, 0))
+    _t16_reshape = saved_3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t15_div = (_t14_reshape / 1024.0)
-    del _t14_reshape
-    _t16_expand = _t15_div.expand((32, 64, 32, 32))
-    del _t15_div
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_item = _t17_max_pool2d_with_indices[1]
-    del _t17_max_pool2d_with_indices
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
-        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
-    del _t16_expand, _t18_item
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t21_item = _t20_max_pool2d_with_indices[1]
-    del _t20_max_pool2d_with_indices
-    _t22_permute = gradient_of_output_0.permute((1, 0))
-    _t23_reshape = saved_5.reshape((32, 64))
+    _t17_matmul = torch.matmul(_t15_permute, _t16_reshape)
+    del _t15_permute, _t16_reshape
     # return self.classify(x.mean(dim=(2, 3)))
-    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
-    del _t22_permute, _t23_reshape
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t26_reshape = _t25_sum.reshape((10,))
-    del _t25_sum
-    std_k10_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k10_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k10_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k14_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k15 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    _t18_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t19_reshape = _t18_sum.reshape((10,))
+    del _t18_sum
+    std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k10_0, var_k10_1, mean_k10_2,
-                         saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k14_1, sum_k14_1_2, norm2_weight,
-                         mul_k15, workspace)
-    del _t19_max_pool2d_with_indices_backward, workspace
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k6_0, var_k6_1, mean_k6_2, saved_2,
+                         norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2, mul_k10, workspace)
+    del _t14_matmul, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, saved_2, conv2_weight, [64],
+    _t33_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k10, saved_1, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k15
+    del mul_k10
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_item = _t40_convolution_backward[0]
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
-    del _t41_item, _t21_item
+    _t34_item = _t33_convolution_backward[0].contiguous()
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_item = _t40_convolution_backward[1]
+    _t35_item = _t33_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t44_item = _t40_convolution_backward[2]
-    del _t40_convolution_backward
-    _t45_reshape = sum_k14_1.reshape((64,))
-    del sum_k14_1
-    _t46_reshape = sum_k14_1_2.reshape((64,))
-    del sum_k14_1_2
-    sum_k18_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k18_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k19 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    _t36_item = _t33_convolution_backward[2]
+    del _t33_convolution_backward
+    _t37_reshape = sum_k9_1_2.reshape((64,))
+    del sum_k9_1_2
+    _t38_reshape = sum_k9_1.reshape((64,))
+    del sum_k9_1
+    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_1, _t42_max_pool2d_with_indices_backward,
-                         saved_0, mean_k10_2, std_k10_0, var_k10_1, sum_k18_1, sum_k18_1_2, norm1_weight, mul_k19,
-                         workspace)
-    del _t42_max_pool2d_with_indices_backward, std_k10_0, var_k10_1, mean_k10_2, workspace
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_0, mean_k6_2, std_k6_0, var_k6_1,
+                         norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13, workspace)
+    del _t34_item, std_k6_0, var_k6_1, mean_k6_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k19, x, conv1_weight, [32], [1, 1],
+    _t46_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k13, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k19
+    del mul_k13
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_item = _t54_convolution_backward[0]
+    _t47_item = _t46_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t56_item = _t54_convolution_backward[1]
+    _t48_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t57_item = _t54_convolution_backward[2]
-    del _t54_convolution_backward
-    _t58_reshape = sum_k18_1.reshape((32,))
-    del sum_k18_1
-    _t59_reshape = sum_k18_1_2.reshape((32,))
-    return (_t55_item, _t56_item, _t57_item, _t58_reshape, _t59_reshape, _t43_item, _t44_item, _t45_reshape,
-            _t46_reshape, _t24_matmul, _t26_reshape,)
+    _t49_item = _t46_convolution_backward[2]
+    del _t46_convolution_backward
+    _t50_reshape = sum_k12_1.reshape((32,))
+    del sum_k12_1
+    _t51_reshape = sum_k12_1_2.reshape((32,))
+    return (_t47_item, _t48_item, _t49_item, _t50_reshape, _t51_reshape, _t35_item, _t36_item, _t37_reshape,
+            _t38_reshape, _t17_matmul, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -1702,15 +1656,16 @@ _KERNELWRIGHT_TRAINING = {
     "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
                  "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1, 'norm1.weight': 2, 'norm1.bias': 3,
                                          'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
-                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4, 5, 6),
-                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
-                                           'conv1.weight'), "orders": (),
+                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4),
+                               "tensors": ('norm1.weight', 'norm1.bias', 'norm2.weight', 'norm2.bias',
+                                           'classify.weight', 'conv2.weight', 'conv1.weight'), "orders": (),
                                "run": _kernelwright_training_backward_of_parameters},
                               {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2, 'norm1.weight': 3, 'norm1.bias': 4,
                                          'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
-                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4, 5, 6),
-                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
-                                           'conv1.weight'), "orders": (), "run": _kernelwright_training_backward},)},
+                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4),
+                               "tensors": ('norm1.weight', 'norm1.bias', 'norm2.weight', 'norm2.bias',
+                                           'classify.weight', 'conv2.weight', 'conv1.weight'), "orders": (),
+                               "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -2609,3 +2564,16 @@ def _kernelwright_replaced(model, inputs, named, result, serving):
         values.append(getattr(model.get_submodule(path), key))
     computed = getattr(torch.ops.kernelwright, name)(values)
     return computed[0]
+
+
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        _kernelwright_kept[make, device] = kept
+    return kept

@@ -73,22 +73,21 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_abc0ef7e0882"
+_KERNELWRIGHT_OPERATORS = "conv_network_1b01447a7a60"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
 _KERNELWRIGHT_LAUNCHERS = {
     "kernelwright_training_0": ['k0_mean_moments_add', 'k1_max'],
     "kernelwright_training_1": ['k2_mean_moments_add', 'k3_mean'],
-    "kernelwright_training_saving_0": ['k6_mean_moments_add', 'k7_relu', 'k8_max'],
-    "kernelwright_training_saving_1": ['k9_mean_moments_add', 'k10_relu', 'k11_mean'],
-    "kernelwright_training_backward_of_parameters_0": ['k12_moments_mean', 'k13_moments_mean', 'k14_where', 'k15_mul',
-                                                       'k16_mean_sum', 'k16_mean_sum', 'k17_mul'],
-    "kernelwright_training_backward_of_parameters_1": ['k18_where', 'k19_mul', 'k20_mean_sum', 'k20_mean_sum',
-                                                       'k21_mul'],
-    "kernelwright_training_backward_0": ['k12_moments_mean', 'k13_moments_mean', 'k14_where', 'k15_mul', 'k16_mean_sum',
-                                         'k16_mean_sum', 'k17_mul'],
-    "kernelwright_training_backward_1": ['k18_where', 'k19_mul', 'k20_mean_sum', 'k20_mean_sum', 'k21_mul'],
+    "kernelwright_training_saving_0": ['k6_mean_moments_add', 'k1_max'],
+    "kernelwright_training_saving_1": ['k7_mean_moments_add', 'k3_mean'],
+    "kernelwright_training_backward_of_parameters_0": ['k8_moments_mean', 'k9_moments_mean', 'k10_max_min_where',
+                                                       'k11_mean_sum', 'k11_mean_sum', 'k12_mul'],
+    "kernelwright_training_backward_of_parameters_1": ['k13_max_min_where', 'k14_mean_sum', 'k14_mean_sum', 'k15_mul'],
+    "kernelwright_training_backward_0": ['k8_moments_mean', 'k9_moments_mean', 'k10_max_min_where', 'k11_mean_sum',
+                                         'k11_mean_sum', 'k12_mul'],
+    "kernelwright_training_backward_1": ['k13_max_min_where', 'k14_mean_sum', 'k14_mean_sum', 'k15_mul'],
     "kernelwright_inference_0": ['k4_max'],
     "kernelwright_inference_1": ['k5_mean'],
 }
@@ -150,6 +149,17 @@ static __device__ __forceinline__ float kw_quick_reciprocal(float x) {
 }
 
 // NaN if either is. A device takes -0 for less than 0; elsewhere a is as good as b.
+static __device__ __forceinline__ float kw_least(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return (a <= b || a != a) ? a : b;
+#endif
+}
+
+// NaN if either is. A device takes -0 for less than 0; elsewhere a is as good as b.
 static __device__ __forceinline__ float kw_greatest(float a, float b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float result;
@@ -163,6 +173,10 @@ static __device__ __forceinline__ float kw_greatest(float a, float b) {
 // NaN if either is NaN.
 static __device__ __forceinline__ float kw_maximum(float a, float b) { return kw_greatest(a, b); }
 static __device__ __forceinline__ double kw_maximum(double a, double b) { return (a > b || a != a) ? a : b; }
+
+// NaN if either is NaN.
+static __device__ __forceinline__ float kw_minimum(float a, float b) { return kw_least(a, b); }
+static __device__ __forceinline__ double kw_minimum(double a, double b) { return (a < b || a != a) ? a : b; }
 
 // x / y. With the scale, what is left of x is a float wherever the quotient is at least
 // 2^-126; a product rounded toward zero is infinite only if x is. Where corrections lose an
@@ -787,124 +801,12 @@ static const char* k6_mean_moments_add(const float* in0, const float* in1, const
   return nullptr;
 }
 
-//// k7_relu
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// points (32, 32, 16384)
-// out0 = relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)),
-// in5))
-static __global__ void __launch_bounds__(256) k0_k7_relu(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    float* __restrict__ out0) {
-  {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
-    const int i0 = p / 524288u;
-    const int i1 = p / 16384u % 32u;
-    const int i2 = p % 16384u;
-    float x0[4];
-    float x1;
-    float x3;
-    float x5;
-    float x10;
-    float x13;
-    kw_read4(x0, in0 + (i0 * 524288 + i1 * 16384 + i2));
-    x1 = in1[i1];
-    x3 = in2[i1];
-    x5 = in3[i1];
-    x10 = in4[i1];
-    x13 = in5[i1];
-    const float t4 = float(x3 < 1e+15f);
-    const float t6 = x5 + 1e-05f;
-    const float t7 = kw_rsqrt(t6);
-    const float t8 = kw_divide(1.0f, x3);
-    const float t9 = t4 != float(0) ? t7 : t8;
-    const float t11 = t9 * x10;
-    float y16[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] - x1;
-      const float t12 = t2 * t11;
-      const float t14 = kw_unfused_add(t12, x13);
-      const float t15 = kw_greatest(t14, 0.0f);
-      y16[v] = t15;
-    }
-    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y16);
-  }
-}
-
-static const char* k7_relu(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           const float* in5, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k7_relu: in0, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k7_relu", k0_k7_relu, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
-  return nullptr;
-}
-
-//// k8_max
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// outer (65536, 64), row (2, 2)
-// maximum0 = max(in0)
-// out0 = maximum0
-static __global__ void __launch_bounds__(256) k0_k8_max(
-    const float* __restrict__ in0, float* __restrict__ out0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned column = threadIdx.x;
-  const unsigned o = (block_number * 256u + column) * 4u;
-  const int i0 = o / 64u;
-  const int i1 = o % 64u;
-
-  float top0[4];
-#pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    top0[v] = -INFINITY;
-  }
-  float x0[2][8];
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-    const unsigned p = u;
-    const int r0 = p;
-    kw_read4(x0[u], in0 + (i0 * 256 + i1 * 2 + r0 * 128));
-    kw_read4(x0[u] + 4, in0 + (i0 * 256 + i1 * 2 + r0 * 128 + 4));
-  }
-#pragma unroll
-  for (int u = 0; u < 2; ++u) {
-#pragma unroll
-    for (int q = 0; q < 2; ++q) {
-#pragma unroll
-      for (int v = 0; v < 4; ++v) {
-        top0[v] = kw_maximum(top0[v], x0[u][v * 2 + q]);
-      }
-    }
-  }
-  float maximum0[4];
-#pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    maximum0[v] = top0[v];
-  }
-
-  float y1[4];
-#pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    y1[v] = maximum0[v];
-  }
-  kw_write4(out0 + (i0 * 64 + i1), y1);
-}
-
-static const char* k8_max(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k8_max: in0, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k8_max", k0_k8_max, 4096, 256, 0, stream, in0, out0);
-  return nullptr;
-}
-
-//// k9_mean_moments_add
+//// k7_mean_moments_add
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
 // mean0/variance0/deviation0 = moments(in0)
-static __global__ void __launch_bounds__(256) k0_k9_mean_moments_add(
+static __global__ void __launch_bounds__(256) k0_k7_mean_moments_add(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   const unsigned block = block_number % 64u, part = block_number / 64u;
@@ -970,7 +872,7 @@ static __global__ void __launch_bounds__(256) k0_k9_mean_moments_add(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k9_mean_moments_add(
+static __global__ void __launch_bounds__(256) k1_k7_mean_moments_add(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2, float* __restrict__ out3,
     float* __restrict__ out4, double* __restrict__ partial0) {
@@ -1018,142 +920,23 @@ static __global__ void __launch_bounds__(256) k1_k9_mean_moments_add(
   }
 }
 
-static const char* k9_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
+static const char* k7_mean_moments_add(const float* in0, const float* in1, const float* in2, float* out0, float* out1,
                                        float* out2, float* out3, float* out4, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k9_mean_moments_add: in0 must be aligned to 16 bytes";
+    return "k7_mean_moments_add: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k9_mean_moments_add", k0_k9_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k9_mean_moments_add", k1_k9_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3,
+  KW_LAUNCH("k7_mean_moments_add", k0_k7_mean_moments_add, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k7_mean_moments_add", k1_k7_mean_moments_add, 8, 256, 0, stream, in0, in1, in2, out0, out1, out2, out3,
             out4, partial0);
   return nullptr;
 }
 
-//// k10_relu
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// points (32, 64, 4096)
-// out0 = relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2)), in4)),
-// in5))
-static __global__ void __launch_bounds__(256) k0_k10_relu(
-    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
-    float* __restrict__ out0) {
-  {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
-    const int i0 = p / 262144u;
-    const int i1 = p / 4096u % 64u;
-    const int i2 = p % 4096u;
-    float x0[4];
-    float x1;
-    float x3;
-    float x5;
-    float x10;
-    float x13;
-    kw_read4(x0, in0 + (i0 * 262144 + i1 * 4096 + i2));
-    x1 = in1[i1];
-    x3 = in2[i1];
-    x5 = in3[i1];
-    x10 = in4[i1];
-    x13 = in5[i1];
-    const float t4 = float(x3 < 1e+15f);
-    const float t6 = x5 + 1e-05f;
-    const float t7 = kw_rsqrt(t6);
-    const float t8 = kw_divide(1.0f, x3);
-    const float t9 = t4 != float(0) ? t7 : t8;
-    const float t11 = t9 * x10;
-    float y16[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t2 = x0[v] - x1;
-      const float t12 = t2 * t11;
-      const float t14 = kw_unfused_add(t12, x13);
-      const float t15 = kw_greatest(t14, 0.0f);
-      y16[v] = t15;
-    }
-    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y16);
-  }
-}
-
-static const char* k10_relu(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                            const float* in5, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(out0)) % 16 != 0)
-    return "k10_relu: in0, out0 must be aligned to 16 bytes";
-  (void)workspace;
-  KW_LAUNCH("k10_relu", k0_k10_relu, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, out0);
-  return nullptr;
-}
-
-//// k11_mean
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
-// outer (2048,), row (32, 32)
-// total0 = sum(maximum(in0, maximum(in0, maximum(in0, in0))))
-// out0 = div(total0, 1024)
-static __global__ void __launch_bounds__(256) k0_k11_mean(
-    const float* __restrict__ in0, float* __restrict__ out0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned t = threadIdx.x % 128u;  // place in the row's group
-  const unsigned o = block_number * 2u + threadIdx.x / 128u;
-  const int i0 = o;
-
-  double sum0 = 0;
-  float x0[8];
-  float x1[8];
-  float x2[8];
-  float x3[8];
-#pragma unroll
-  for (int u = 0; u < 8; ++u) {
-    const unsigned p = u * 128u + t;
-    const int r0 = p / 32u;
-    const int r1 = p % 32u;
-    x0[u] = in0[i0 * 4096 + r0 * 128 + r1 * 2 + 65];
-    x1[u] = in0[i0 * 4096 + r0 * 128 + r1 * 2 + 64];
-    x2[u] = in0[i0 * 4096 + r0 * 128 + r1 * 2 + 1];
-    x3[u] = in0[i0 * 4096 + r0 * 128 + r1 * 2];
-  }
-  float part0 = 0;
-#pragma unroll
-  for (int u = 0; u < 8; ++u) {
-    const float t4 = kw_maximum(x2[u], x3[u]);
-    const float t5 = kw_maximum(x1[u], t4);
-    const float t6 = kw_maximum(x0[u], t5);
-    part0 += t6;
-  }
-  sum0 += part0;
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-  }
-  __shared__ double share0_sum0[8];
-  if (threadIdx.x % 32u == 0) {
-    share0_sum0[threadIdx.x / 32u] = sum0;
-  }
-  __syncthreads();
-  sum0 = share0_sum0[threadIdx.x / 128u * 4u + threadIdx.x % 4u];
-#pragma unroll
-  for (int d = 2; d > 0; d /= 2) {
-    sum0 += __shfl_xor_sync(0xffffffffu, sum0, d);
-  }
-  const float total0 = float(sum0);
-
-  if (t == 0) {
-    const float t7 = total0 * 0.0009765625f;
-    out0[i0] = t7;
-  }
-}
-
-static const char* k11_mean(const float* in0, float* out0, void* workspace, cudaStream_t stream) {
-  (void)workspace;
-  KW_LAUNCH("k11_mean", k0_k11_mean, 1024, 256, 0, stream, in0, out0);
-  return nullptr;
-}
-
-//// k12_moments_mean
+//// k8_moments_mean
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
 // mean0/variance0/deviation0 = moments(in0)
-static __global__ void __launch_bounds__(256) k0_k12_moments_mean(
+static __global__ void __launch_bounds__(256) k0_k8_moments_mean(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block = blockIdx.x % 32u, part = blockIdx.x / 32u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
@@ -1218,7 +1001,7 @@ static __global__ void __launch_bounds__(256) k0_k12_moments_mean(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k12_moments_mean(
+static __global__ void __launch_bounds__(256) k1_k8_moments_mean(
     const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
     double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
@@ -1252,22 +1035,22 @@ static __global__ void __launch_bounds__(256) k1_k12_moments_mean(
   }
 }
 
-static const char* k12_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
-                                    cudaStream_t stream) {
+static const char* k8_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
+                                   cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k12_moments_mean: in0 must be aligned to 16 bytes";
+    return "k8_moments_mean: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k12_moments_mean", k0_k12_moments_mean, 1056, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k12_moments_mean", k1_k12_moments_mean, 4, 256, 0, stream, in0, out0, out1, out2, partial0);
+  KW_LAUNCH("k8_moments_mean", k0_k8_moments_mean, 1056, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k8_moments_mean", k1_k8_moments_mean, 4, 256, 0, stream, in0, out0, out1, out2, partial0);
   return nullptr;
 }
 
-//// k13_moments_mean
+//// k9_moments_mean
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
 // mean0/variance0/deviation0 = moments(in0)
-static __global__ void __launch_bounds__(256) k0_k13_moments_mean(
+static __global__ void __launch_bounds__(256) k0_k9_moments_mean(
     const float* __restrict__ in0, double* __restrict__ partial0) {
   const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
@@ -1332,7 +1115,7 @@ static __global__ void __launch_bounds__(256) k0_k13_moments_mean(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k13_moments_mean(
+static __global__ void __launch_bounds__(256) k1_k9_moments_mean(
     const float* __restrict__ in0, float* __restrict__ out0, float* __restrict__ out1, float* __restrict__ out2,
     double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
@@ -1366,114 +1149,260 @@ static __global__ void __launch_bounds__(256) k1_k13_moments_mean(
   }
 }
 
-static const char* k13_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
-                                    cudaStream_t stream) {
+static const char* k9_moments_mean(const float* in0, float* out0, float* out1, float* out2, void* workspace,
+                                   cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k13_moments_mean: in0 must be aligned to 16 bytes";
+    return "k9_moments_mean: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k13_moments_mean", k0_k13_moments_mean, 1024, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k13_moments_mean", k1_k13_moments_mean, 8, 256, 0, stream, in0, out0, out1, out2, partial0);
+  KW_LAUNCH("k9_moments_mean", k0_k9_moments_mean, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k9_moments_mean", k1_k9_moments_mean, 8, 256, 0, stream, in0, out0, out1, out2, partial0);
   return nullptr;
 }
 
-//// k14_where
+//// k10_max_min_where
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// points (8388608,)
-// out0 = where(le(in0, 0), 0, in1)
-static __global__ void __launch_bounds__(256) k0_k14_where(
-    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+// conv_network.py:22: return self.classify(x.mean(dim=(2, 3)))
+// outer (32, 64, 32, 32), row (2, 2)
+// maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)),
+// reciprocal(in2)), in4)), in5)))
+// minimum1 = min(where(eq(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)),
+// in4)), in5)), maximum0), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
+// where(ne(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0,
+// in1), mul(where(..., ..., ...), in4)), in5))), neg(unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1))), 4)))
+// out2 = maximum0
+// out3 = minimum1
+static __global__ void __launch_bounds__(256) k0_k10_max_min_where_rows(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const int* __restrict__ in6, float* __restrict__ out2, float* __restrict__ out3) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  float x0[4][4];
-  float x2[4][4];
+  const unsigned column = threadIdx.x;
+  const unsigned o = (block_number * 256u + column) * 4u;
+  const int i0 = o / 65536u;
+  const int i1 = o / 1024u % 64u;
+  const int i2 = o / 32u % 32u;
+  const int i3 = o % 32u;
+  float keep0[4][4];
+
+  float b1;
+  b1 = in1[i1];
+  float b3;
+  b3 = in2[i1];
+  const float t4 = float(b3 < 1e+15f);
+  float b5;
+  b5 = in3[i1];
+  const float t6 = b5 + 1e-05f;
+  const float t7 = kw_rsqrt(t6);
+  const float t8 = kw_divide(1.0f, b3);
+  const float t9 = t4 != float(0) ? t7 : t8;
+  float b10;
+  b10 = in4[i1];
+  const float t11 = t9 * b10;
+  float b13;
+  b13 = in5[i1];
+  float top0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    top0[v] = -INFINITY;
+  }
+  float x0[4][7];
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    kw_read4(x0[u], in0 + i0);
-    kw_read4(x2[u], in1 + i0);
+    const unsigned p = u;
+    const int r0 = p / 2u;
+    const int r1 = p % 2u;
+#pragma unroll
+    for (int e = 0; e < 7; ++e) {
+      x0[u][e] = in0[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 2 + r0 * 64 + r1 + e];
+    }
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    float y4[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t1 = float(x0[u][v] <= 0.0f);
-      const float t3 = t1 != float(0) ? 0.0f : x2[u][v];
-      y4[v] = t3;
+      const float t2 = x0[u][v * 2] - b1;
+      const float t12 = t2 * t11;
+      const float t14 = kw_unfused_add(t12, b13);
+      const float t15 = kw_greatest(t14, 0.0f);
+      keep0[u][v] = t15;
+      top0[v] = kw_maximum(top0[v], t15);
     }
-    kw_write4(out0 + i0, y4);
   }
+  float maximum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    maximum0[v] = top0[v];
+  }
+
+  float bottom1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    bottom1[v] = INFINITY;
+  }
+  int x17[4];
+  int x20[4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = u;
+    const int r0 = p / 2u;
+    const int r1 = p % 2u;
+    x17[u] = in6[r0];
+    x20[u] = in6[r1];
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const float t18 = float((long long)(x17[u]));
+    const float t19 = t18 * 2.0f;
+    const float t21 = float((long long)(x20[u]));
+    const float t22 = t21 * 1.0f;
+    const float t23 = kw_unfused_add(t19, t22);
+    const float t25 = -t23;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t16 = float(keep0[u][v] == maximum0[v]);
+      const float t24 = float(keep0[u][v] != keep0[u][v]);
+      const float t26 = t24 != float(0) ? t25 : 4.0f;
+      const float t27 = t16 != float(0) ? t23 : t26;
+      bottom1[v] = kw_minimum(bottom1[v], t27);
+    }
+  }
+  float minimum1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    minimum1[v] = bottom1[v];
+  }
+
+  float y28[4];
+  float y29[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    y28[v] = maximum0[v];
+    y29[v] = minimum1[v];
+  }
+  kw_write4(out2 + (i0 * 65536 + i1 * 1024 + i2 * 32 + i3), y28);
+  kw_write4(out3 + (i0 * 65536 + i1 * 1024 + i2 * 32 + i3), y29);
 }
 
-static const char* k14_where(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k14_where: in0, in1, out0 must be aligned to 16 bytes";
+static const char* k10_max_min_where_rows(const float* in0, const float* in1, const float* in2, const float* in3,
+                                          const float* in4, const float* in5, const int* in6, const float* in7,
+                                          float* out0, float* out1, float* out2, float* out3, void* workspace,
+                                          cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(out2) | reinterpret_cast<uintptr_t>(out3)) % 16 != 0)
+    return "k10_max_min_where_rows: out2, out3 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k14_where", k0_k14_where, 2048, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k10_max_min_where_rows", k0_k10_max_min_where_rows, 2048, 256, 0, stream, in0, in1, in2, in3, in4, in5,
+            in6, out2, out3);
   return nullptr;
 }
 
-//// k15_mul
-// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-// points (32, 64, 4096)
-// out0 = mul(in0, mul(sub(in1, in2), where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)), reciprocal(in3))))
-static __global__ void __launch_bounds__(256) k0_k15_mul(
+// points (32, 64, 32, 2, 32, 2)
+// out0 = where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)),
+// in5)), 0), 0, where(eq(where(eq(relu(unfused_add(mul(..., ...), in5)), in8), unfused_add(mul(to_real(in6), 2),
+// mul(to_real(in6), 1)), where(ne(relu(unfused_add(..., in5)), relu(unfused_add(..., in5))), neg(unfused_add(mul(...,
+// 2), mul(..., 1))), 4)), in9), div(in7, 1024), 0))
+// out1 = mul(where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), 0), 0,
+// where(eq(where(eq(relu(unfused_add(..., in5)), in8), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
+// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), div(in7, 1024), 0)), mul(sub(in0, in1),
+// where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
+static __global__ void __launch_bounds__(256) k0_k10_max_min_where_points(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const int* __restrict__ in6, const float* __restrict__ in7, const float* __restrict__ in8,
+    const float* __restrict__ in9, float* __restrict__ out0, float* __restrict__ out1) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const unsigned p = block_number * 256 + threadIdx.x;
     const int i0 = p / 262144u;
     const int i1 = p / 4096u % 64u;
-    const int i2 = p % 4096u;
-    float x0[4];
-    float x1[4];
-    float x2;
-    float x4;
-    float x6;
-    kw_read4(x0, in0 + (i0 * 262144 + i1 * 4096 + i2));
-    kw_read4(x1, in1 + (i0 * 262144 + i1 * 4096 + i2));
-    x2 = in2[i1];
-    x4 = in3[i1];
-    x6 = in4[i1];
-    const float t5 = float(x4 < 1e+15f);
-    const float t7 = x6 + 1e-05f;
-    const float t8 = kw_rsqrt(t7);
-    const float t9 = kw_divide(1.0f, x4);
-    const float t10 = t5 != float(0) ? t8 : t9;
-    float y13[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t3 = x1[v] - x2;
-      const float t11 = t3 * t10;
-      const float t12 = x0[v] * t11;
-      y13[v] = t12;
-    }
-    kw_write4(out0 + (i0 * 262144 + i1 * 4096 + i2), y13);
+    const int i2 = p / 128u % 32u;
+    const int i3 = p / 64u % 2u;
+    const int i4 = p / 2u % 32u;
+    const int i5 = p % 2u;
+    float x0;
+    float x1;
+    float x3;
+    float x5;
+    float x10;
+    float x13;
+    float x17;
+    int x19;
+    int x22;
+    float x30;
+    float x32;
+    x0 = in0[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5];
+    x1 = in1[i1];
+    x3 = in2[i1];
+    x5 = in3[i1];
+    x10 = in4[i1];
+    x13 = in5[i1];
+    x17 = in8[i0 * 65536 + i1 * 1024 + i2 * 32 + i4];
+    x19 = in6[i3];
+    x22 = in6[i5];
+    x30 = in9[i0 * 65536 + i1 * 1024 + i2 * 32 + i4];
+    x32 = in7[i0 * 64 + i1];
+    const float t2 = x0 - x1;
+    const float t4 = float(x3 < 1e+15f);
+    const float t6 = x5 + 1e-05f;
+    const float t7 = kw_rsqrt(t6);
+    const float t8 = kw_divide(1.0f, x3);
+    const float t9 = t4 != float(0) ? t7 : t8;
+    const float t11 = t9 * x10;
+    const float t12 = t2 * t11;
+    const float t14 = kw_unfused_add(t12, x13);
+    const float t15 = kw_greatest(t14, 0.0f);
+    const float t16 = float(t15 <= 0.0f);
+    const float t18 = float(t15 == x17);
+    const float t20 = float((long long)(x19));
+    const float t21 = t20 * 2.0f;
+    const float t23 = float((long long)(x22));
+    const float t24 = t23 * 1.0f;
+    const float t25 = kw_unfused_add(t21, t24);
+    const float t26 = float(t15 != t15);
+    const float t27 = -t25;
+    const float t28 = t26 != float(0) ? t27 : 4.0f;
+    const float t29 = t18 != float(0) ? t25 : t28;
+    const float t31 = float(t29 == x30);
+    const float t33 = x32 * 0.0009765625f;
+    const float t34 = t31 != float(0) ? t33 : 0.0f;
+    const float t35 = t16 != float(0) ? 0.0f : t34;
+    const float t36 = t2 * t9;
+    const float t37 = t35 * t36;
+    out0[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t35;
+    out1[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t37;
   }
 }
 
-static const char* k15_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k15_mul: in0, in1, out0 must be aligned to 16 bytes";
+static const char* k10_max_min_where_points(const float* in0, const float* in1, const float* in2, const float* in3,
+                                            const float* in4, const float* in5, const int* in6, const float* in7,
+                                            const float* in8, const float* in9, float* out0, float* out1,
+                                            void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k15_mul", k0_k15_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  KW_LAUNCH("k10_max_min_where_points", k0_k10_max_min_where_points, 32768, 256, 0, stream, in0, in1, in2, in3, in4,
+            in5, in6, in7, in8, in9, out0, out1);
   return nullptr;
 }
 
-//// k16_mean_sum
+// The results of the rows, then what is stored at every point.
+static const char* k10_max_min_where(const float* in0, const float* in1, const float* in2, const float* in3,
+                                     const float* in4, const float* in5, const int* in6, const float* in7, float* out0,
+                                     float* out1, void* workspace, cudaStream_t stream) {
+  float* const result0 = reinterpret_cast<float*>(static_cast<char*>(workspace));
+  float* const result1 = reinterpret_cast<float*>(static_cast<char*>(workspace) + 8388608LL);
+  void* const rest = static_cast<char*>(workspace) + 16777216LL;
+  const char* const failure = k10_max_min_where_rows(in0, in1, in2, in3, in4, in5, in6, in7, out0, out1, result0,
+                                                     result1, rest, stream);
+  if (failure != nullptr) return failure;
+  return k10_max_min_where_points(in0, in1, in2, in3, in4, in5, in6, in7, result0, result1, out0, out1, rest, stream);
+}
+
+//// k11_mean_sum
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // Part 0: 16 parts of every row.
 // outer (64,), row (32, 4096)
 // total0 = sum(in0)
-static __global__ void __launch_bounds__(256) k0_k16_mean_sum(
+static __global__ void __launch_bounds__(256) k0_k11_mean_sum(
     const float* __restrict__ in0, double* __restrict__ partial0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned block = block_number % 64u, part = block_number / 64u;
+  const unsigned block = blockIdx.x % 64u, part = blockIdx.x / 64u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
   const int i0 = o;
@@ -1526,7 +1455,7 @@ static __global__ void __launch_bounds__(256) k0_k16_mean_sum(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k16_mean_sum(
+static __global__ void __launch_bounds__(256) k1_k11_mean_sum(
     float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
@@ -1549,26 +1478,27 @@ static __global__ void __launch_bounds__(256) k1_k16_mean_sum(
   }
 }
 
-static const char* k16_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
+static const char* k11_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k16_mean_sum: in0 must be aligned to 16 bytes";
+    return "k11_mean_sum: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k16_mean_sum", k0_k16_mean_sum, 1024, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k16_mean_sum", k1_k16_mean_sum, 8, 256, 0, stream, out0, out1, partial0);
+  KW_LAUNCH("k11_mean_sum", k0_k11_mean_sum, 1024, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k11_mean_sum", k1_k11_mean_sum, 8, 256, 0, stream, out0, out1, partial0);
   return nullptr;
 }
 
-//// k17_mul
+//// k12_mul
 // conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
 // points (32, 64, 4096)
 // out0 = mul(mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), in2), sub(unfused_sub(in3,
 // mul(mul(sub(in4, in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
-static __global__ void __launch_bounds__(256) k0_k17_mul(
+static __global__ void __launch_bounds__(256) k0_k12_mul(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
     const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const unsigned p = (block_number * 256 + threadIdx.x) * 4;
     const int i0 = p / 262144u;
     const int i1 = p / 4096u % 64u;
     const int i2 = p % 4096u;
@@ -1609,115 +1539,260 @@ static __global__ void __launch_bounds__(256) k0_k17_mul(
   }
 }
 
-static const char* k17_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+static const char* k12_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
                            const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
                            cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
       0)
-    return "k17_mul: in3, in4, out0 must be aligned to 16 bytes";
+    return "k12_mul: in3, in4, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k17_mul", k0_k17_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
+  KW_LAUNCH("k12_mul", k0_k12_mul, 8192, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
   return nullptr;
 }
 
-//// k18_where
+//// k13_max_min_where
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// points (16777216,)
-// out0 = where(le(in0, 0), 0, in1)
-static __global__ void __launch_bounds__(256) k0_k18_where(
-    const float* __restrict__ in0, const float* __restrict__ in1, float* __restrict__ out0) {
+// conv_network.py:21: x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+// outer (32, 32, 64, 64), row (2, 2)
+// maximum0 = max(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)),
+// reciprocal(in2)), in4)), in5)))
+// minimum1 = min(where(eq(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)),
+// in4)), in5)), maximum0), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
+// where(ne(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), relu(unfused_add(mul(sub(in0,
+// in1), mul(where(..., ..., ...), in4)), in5))), neg(unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1))), 4)))
+// out2 = maximum0
+// out3 = minimum1
+static __global__ void __launch_bounds__(256) k0_k13_max_min_where_rows(
+    const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const int* __restrict__ in6, float* __restrict__ out2, float* __restrict__ out3) {
   const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  float x0[4][4];
-  float x2[4][4];
+  const unsigned column = threadIdx.x;
+  const unsigned o = (block_number * 256u + column) * 4u;
+  const int i0 = o / 131072u;
+  const int i1 = o / 4096u % 32u;
+  const int i2 = o / 64u % 64u;
+  const int i3 = o % 64u;
+  float keep0[4][4];
+
+  float b1;
+  b1 = in1[i1];
+  float b3;
+  b3 = in2[i1];
+  const float t4 = float(b3 < 1e+15f);
+  float b5;
+  b5 = in3[i1];
+  const float t6 = b5 + 1e-05f;
+  const float t7 = kw_rsqrt(t6);
+  const float t8 = kw_divide(1.0f, b3);
+  const float t9 = t4 != float(0) ? t7 : t8;
+  float b10;
+  b10 = in4[i1];
+  const float t11 = t9 * b10;
+  float b13;
+  b13 = in5[i1];
+  float top0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    top0[v] = -INFINITY;
+  }
+  float x0[4][7];
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    kw_read4(x0[u], in0 + i0);
-    kw_read4(x2[u], in1 + i0);
+    const unsigned p = u;
+    const int r0 = p / 2u;
+    const int r1 = p % 2u;
+#pragma unroll
+    for (int e = 0; e < 7; ++e) {
+      x0[u][e] = in0[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 2 + r0 * 128 + r1 + e];
+    }
   }
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
-    const unsigned p = ((block_number * 4 + u) * 256 + threadIdx.x) * 4;
-    const int i0 = p;
-    float y4[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) {
-      const float t1 = float(x0[u][v] <= 0.0f);
-      const float t3 = t1 != float(0) ? 0.0f : x2[u][v];
-      y4[v] = t3;
+      const float t2 = x0[u][v * 2] - b1;
+      const float t12 = t2 * t11;
+      const float t14 = kw_unfused_add(t12, b13);
+      const float t15 = kw_greatest(t14, 0.0f);
+      keep0[u][v] = t15;
+      top0[v] = kw_maximum(top0[v], t15);
     }
-    kw_write4(out0 + i0, y4);
   }
+  float maximum0[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    maximum0[v] = top0[v];
+  }
+
+  float bottom1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    bottom1[v] = INFINITY;
+  }
+  int x17[4];
+  int x20[4];
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const unsigned p = u;
+    const int r0 = p / 2u;
+    const int r1 = p % 2u;
+    x17[u] = in6[r0];
+    x20[u] = in6[r1];
+  }
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    const float t18 = float((long long)(x17[u]));
+    const float t19 = t18 * 2.0f;
+    const float t21 = float((long long)(x20[u]));
+    const float t22 = t21 * 1.0f;
+    const float t23 = kw_unfused_add(t19, t22);
+    const float t25 = -t23;
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+      const float t16 = float(keep0[u][v] == maximum0[v]);
+      const float t24 = float(keep0[u][v] != keep0[u][v]);
+      const float t26 = t24 != float(0) ? t25 : 4.0f;
+      const float t27 = t16 != float(0) ? t23 : t26;
+      bottom1[v] = kw_minimum(bottom1[v], t27);
+    }
+  }
+  float minimum1[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    minimum1[v] = bottom1[v];
+  }
+
+  float y28[4];
+  float y29[4];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    y28[v] = maximum0[v];
+    y29[v] = minimum1[v];
+  }
+  kw_write4(out2 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y28);
+  kw_write4(out3 + (i0 * 131072 + i1 * 4096 + i2 * 64 + i3), y29);
 }
 
-static const char* k18_where(const float* in0, const float* in1, float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k18_where: in0, in1, out0 must be aligned to 16 bytes";
+static const char* k13_max_min_where_rows(const float* in0, const float* in1, const float* in2, const float* in3,
+                                          const float* in4, const float* in5, const int* in6, const float* in7,
+                                          float* out0, float* out1, float* out2, float* out3, void* workspace,
+                                          cudaStream_t stream) {
+  if ((reinterpret_cast<uintptr_t>(out2) | reinterpret_cast<uintptr_t>(out3)) % 16 != 0)
+    return "k13_max_min_where_rows: out2, out3 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k18_where", k0_k18_where, 4096, 256, 0, stream, in0, in1, out0);
+  KW_LAUNCH("k13_max_min_where_rows", k0_k13_max_min_where_rows, 4096, 256, 0, stream, in0, in1, in2, in3, in4, in5,
+            in6, out2, out3);
   return nullptr;
 }
 
-//// k19_mul
-// conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-// points (32, 32, 16384)
-// out0 = mul(in0, mul(sub(in1, in2), where(lt(in3, 1e+15), rsqrt(add(in4, 1e-05)), reciprocal(in3))))
-static __global__ void __launch_bounds__(256) k0_k19_mul(
+// points (32, 32, 64, 2, 64, 2)
+// out0 = where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)),
+// in5)), 0), 0, where(eq(where(eq(relu(unfused_add(mul(..., ...), in5)), in8), unfused_add(mul(to_real(in6), 2),
+// mul(to_real(in6), 1)), where(ne(relu(unfused_add(..., in5)), relu(unfused_add(..., in5))), neg(unfused_add(mul(...,
+// 2), mul(..., 1))), 4)), in9), in7, 0))
+// out1 = mul(where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), 0), 0,
+// where(eq(where(eq(relu(unfused_add(..., in5)), in8), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
+// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), in7, 0)), mul(sub(in0, in1), where(lt(in2,
+// 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
+static __global__ void __launch_bounds__(256) k0_k13_max_min_where_points(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
-    const float* __restrict__ in3, const float* __restrict__ in4, float* __restrict__ out0) {
+    const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
+    const int* __restrict__ in6, const float* __restrict__ in7, const float* __restrict__ in8,
+    const float* __restrict__ in9, float* __restrict__ out0, float* __restrict__ out1) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const unsigned p = block_number * 256 + threadIdx.x;
     const int i0 = p / 524288u;
     const int i1 = p / 16384u % 32u;
-    const int i2 = p % 16384u;
-    float x0[4];
-    float x1[4];
-    float x2;
-    float x4;
-    float x6;
-    kw_read4(x0, in0 + (i0 * 524288 + i1 * 16384 + i2));
-    kw_read4(x1, in1 + (i0 * 524288 + i1 * 16384 + i2));
-    x2 = in2[i1];
-    x4 = in3[i1];
-    x6 = in4[i1];
-    const float t5 = float(x4 < 1e+15f);
-    const float t7 = x6 + 1e-05f;
-    const float t8 = kw_rsqrt(t7);
-    const float t9 = kw_divide(1.0f, x4);
-    const float t10 = t5 != float(0) ? t8 : t9;
-    float y13[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-      const float t3 = x1[v] - x2;
-      const float t11 = t3 * t10;
-      const float t12 = x0[v] * t11;
-      y13[v] = t12;
-    }
-    kw_write4(out0 + (i0 * 524288 + i1 * 16384 + i2), y13);
+    const int i2 = p / 256u % 64u;
+    const int i3 = p / 128u % 2u;
+    const int i4 = p / 2u % 64u;
+    const int i5 = p % 2u;
+    float x0;
+    float x1;
+    float x3;
+    float x5;
+    float x10;
+    float x13;
+    float x17;
+    int x19;
+    int x22;
+    float x30;
+    float x32;
+    x0 = in0[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5];
+    x1 = in1[i1];
+    x3 = in2[i1];
+    x5 = in3[i1];
+    x10 = in4[i1];
+    x13 = in5[i1];
+    x17 = in8[i0 * 131072 + i1 * 4096 + i2 * 64 + i4];
+    x19 = in6[i3];
+    x22 = in6[i5];
+    x30 = in9[i0 * 131072 + i1 * 4096 + i2 * 64 + i4];
+    x32 = in7[i0 * 131072 + i1 * 4096 + i2 * 64 + i4];
+    const float t2 = x0 - x1;
+    const float t4 = float(x3 < 1e+15f);
+    const float t6 = x5 + 1e-05f;
+    const float t7 = kw_rsqrt(t6);
+    const float t8 = kw_divide(1.0f, x3);
+    const float t9 = t4 != float(0) ? t7 : t8;
+    const float t11 = t9 * x10;
+    const float t12 = t2 * t11;
+    const float t14 = kw_unfused_add(t12, x13);
+    const float t15 = kw_greatest(t14, 0.0f);
+    const float t16 = float(t15 <= 0.0f);
+    const float t18 = float(t15 == x17);
+    const float t20 = float((long long)(x19));
+    const float t21 = t20 * 2.0f;
+    const float t23 = float((long long)(x22));
+    const float t24 = t23 * 1.0f;
+    const float t25 = kw_unfused_add(t21, t24);
+    const float t26 = float(t15 != t15);
+    const float t27 = -t25;
+    const float t28 = t26 != float(0) ? t27 : 4.0f;
+    const float t29 = t18 != float(0) ? t25 : t28;
+    const float t31 = float(t29 == x30);
+    const float t33 = t31 != float(0) ? x32 : 0.0f;
+    const float t34 = t16 != float(0) ? 0.0f : t33;
+    const float t35 = t2 * t9;
+    const float t36 = t34 * t35;
+    out0[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t34;
+    out1[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t36;
   }
 }
 
-static const char* k19_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
-                           float* out0, void* workspace, cudaStream_t stream) {
-  if ((reinterpret_cast<uintptr_t>(in0) | reinterpret_cast<uintptr_t>(in1) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
-      0)
-    return "k19_mul: in0, in1, out0 must be aligned to 16 bytes";
+static const char* k13_max_min_where_points(const float* in0, const float* in1, const float* in2, const float* in3,
+                                            const float* in4, const float* in5, const int* in6, const float* in7,
+                                            const float* in8, const float* in9, float* out0, float* out1,
+                                            void* workspace, cudaStream_t stream) {
   (void)workspace;
-  KW_LAUNCH("k19_mul", k0_k19_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, out0);
+  KW_LAUNCH("k13_max_min_where_points", k0_k13_max_min_where_points, 65536, 256, 0, stream, in0, in1, in2, in3, in4,
+            in5, in6, in7, in8, in9, out0, out1);
   return nullptr;
 }
 
-//// k20_mean_sum
+// The results of the rows, then what is stored at every point.
+static const char* k13_max_min_where(const float* in0, const float* in1, const float* in2, const float* in3,
+                                     const float* in4, const float* in5, const int* in6, const float* in7, float* out0,
+                                     float* out1, void* workspace, cudaStream_t stream) {
+  float* const result0 = reinterpret_cast<float*>(static_cast<char*>(workspace));
+  float* const result1 = reinterpret_cast<float*>(static_cast<char*>(workspace) + 16777216LL);
+  void* const rest = static_cast<char*>(workspace) + 33554432LL;
+  const char* const failure = k13_max_min_where_rows(in0, in1, in2, in3, in4, in5, in6, in7, out0, out1, result0,
+                                                     result1, rest, stream);
+  if (failure != nullptr) return failure;
+  return k13_max_min_where_points(in0, in1, in2, in3, in4, in5, in6, in7, result0, result1, out0, out1, rest, stream);
+}
+
+//// k14_mean_sum
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // Part 0: 33 parts of every row.
 // outer (32,), row (32, 16384)
 // total0 = sum(in0)
-static __global__ void __launch_bounds__(256) k0_k20_mean_sum(
+static __global__ void __launch_bounds__(256) k0_k14_mean_sum(
     const float* __restrict__ in0, double* __restrict__ partial0) {
-  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
-  const unsigned block = block_number % 32u, part = block_number / 32u;
+  const unsigned block = blockIdx.x % 32u, part = blockIdx.x / 32u;
   const unsigned t = threadIdx.x % 256u;  // place in the row's group
   const unsigned o = block;
   const int i0 = o;
@@ -1770,7 +1845,7 @@ static __global__ void __launch_bounds__(256) k0_k20_mean_sum(
 }
 
 // Merge of the parts, and what is stored once per row.
-static __global__ void __launch_bounds__(256) k1_k20_mean_sum(
+static __global__ void __launch_bounds__(256) k1_k14_mean_sum(
     float* __restrict__ out0, float* __restrict__ out1, double* __restrict__ partial0) {
   const unsigned t = threadIdx.x % 32u;  // place in the row's group
   const unsigned o = blockIdx.x * 8u + threadIdx.x / 32u;
@@ -1793,26 +1868,27 @@ static __global__ void __launch_bounds__(256) k1_k20_mean_sum(
   }
 }
 
-static const char* k20_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
+static const char* k14_mean_sum(const float* in0, float* out0, float* out1, void* workspace, cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in0)) % 16 != 0)
-    return "k20_mean_sum: in0 must be aligned to 16 bytes";
+    return "k14_mean_sum: in0 must be aligned to 16 bytes";
   double* partial0 = reinterpret_cast<double*>(static_cast<char*>(workspace));
-  KW_LAUNCH("k20_mean_sum", k0_k20_mean_sum, 1056, 256, 0, stream, in0, partial0);
-  KW_LAUNCH("k20_mean_sum", k1_k20_mean_sum, 4, 256, 0, stream, out0, out1, partial0);
+  KW_LAUNCH("k14_mean_sum", k0_k14_mean_sum, 1056, 256, 0, stream, in0, partial0);
+  KW_LAUNCH("k14_mean_sum", k1_k14_mean_sum, 4, 256, 0, stream, out0, out1, partial0);
   return nullptr;
 }
 
-//// k21_mul
+//// k15_mul
 // conv_network.py:20: x = self.pool(torch.relu(self.norm1(self.conv1(x))))
 // points (32, 32, 16384)
 // out0 = mul(mul(where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0)), in2), sub(unfused_sub(in3,
 // mul(mul(sub(in4, in5), where(lt(in0, 1e+15), rsqrt(add(in1, 1e-05)), reciprocal(in0))), in6)), in7))
-static __global__ void __launch_bounds__(256) k0_k21_mul(
+static __global__ void __launch_bounds__(256) k0_k15_mul(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
     const float* __restrict__ in6, const float* __restrict__ in7, float* __restrict__ out0) {
+  const unsigned block_number = gridDim.x - 1u - blockIdx.x;  // what was written last is in the cache
   {
-    const unsigned p = (blockIdx.x * 256 + threadIdx.x) * 4;
+    const unsigned p = (block_number * 256 + threadIdx.x) * 4;
     const int i0 = p / 524288u;
     const int i1 = p / 16384u % 32u;
     const int i2 = p % 16384u;
@@ -1853,14 +1929,14 @@ static __global__ void __launch_bounds__(256) k0_k21_mul(
   }
 }
 
-static const char* k21_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
+static const char* k15_mul(const float* in0, const float* in1, const float* in2, const float* in3, const float* in4,
                            const float* in5, const float* in6, const float* in7, float* out0, void* workspace,
                            cudaStream_t stream) {
   if ((reinterpret_cast<uintptr_t>(in3) | reinterpret_cast<uintptr_t>(in4) | reinterpret_cast<uintptr_t>(out0)) % 16 !=
       0)
-    return "k21_mul: in3, in4, out0 must be aligned to 16 bytes";
+    return "k15_mul: in3, in4, out0 must be aligned to 16 bytes";
   (void)workspace;
-  KW_LAUNCH("k21_mul", k0_k21_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
+  KW_LAUNCH("k15_mul", k0_k15_mul, 16384, 256, 0, stream, in0, in1, in2, in3, in4, in5, in6, in7, out0);
   return nullptr;
 }
 
@@ -2107,9 +2183,8 @@ extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void
     auto* norm1_running_var_out4 = static_cast<float*>(tensors[4]);
     auto* norm1_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm1_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k7_ptr = static_cast<float*>(tensors[7]);
-    auto* amax_k8_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
+    auto* amax_k1_ptr = static_cast<float*>(tensors[7]);
+    auto* workspace = static_cast<char*>(tensors[8]);
     auto* mean_k6_0_ptr = reinterpret_cast<float*>(workspace);
     auto* std_k6_1_ptr = reinterpret_cast<float*>(workspace + 256);
     auto* var_k6_2_ptr = reinterpret_cast<float*>(workspace + 512);
@@ -2117,172 +2192,171 @@ extern "C" const char* kernelwright_training_saving_0(void* const* tensors, void
                                                   mean_k6_0_ptr, std_k6_1_ptr, var_k6_2_ptr, norm1_running_mean_out3,
                                                   norm1_running_var_out4, workspace + 768,
                                                   static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k7_relu(_t17_convolution_ptr, mean_k6_0_ptr, std_k6_1_ptr, var_k6_2_ptr, norm1_weight_ptr,
-                                      norm1_bias_ptr, relu_k7_ptr, nullptr, static_cast<cudaStream_t>(
+    if (const char* failure = k1_max(_t17_convolution_ptr, mean_k6_0_ptr, std_k6_1_ptr, var_k6_2_ptr, norm1_weight_ptr,
+                                     norm1_bias_ptr, amax_k1_ptr, nullptr, static_cast<cudaStream_t>(
         stream))) return failure;
-    if (const char* failure = k8_max(relu_k7_ptr, amax_k8_ptr, nullptr,
-                                     static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_saving_1(void* const* tensors, void* stream) {
-    auto* _t26_convolution_ptr = static_cast<const float*>(tensors[0]);
+    auto* _t25_convolution_ptr = static_cast<const float*>(tensors[0]);
     auto* norm2_running_mean_ptr = static_cast<const float*>(tensors[1]);
     auto* norm2_running_var_ptr = static_cast<const float*>(tensors[2]);
     auto* norm2_running_mean_out3 = static_cast<float*>(tensors[3]);
     auto* norm2_running_var_out4 = static_cast<float*>(tensors[4]);
     auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
     auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
-    auto* relu_k10_ptr = static_cast<float*>(tensors[7]);
-    auto* mean_k11_ptr = static_cast<float*>(tensors[8]);
-    auto* workspace = static_cast<char*>(tensors[9]);
-    auto* mean_k9_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* std_k9_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    auto* var_k9_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    if (const char* failure = k9_mean_moments_add(_t26_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
-                                                  mean_k9_0_ptr, std_k9_1_ptr, var_k9_2_ptr, norm2_running_mean_out3,
+    auto* mean_k3_ptr = static_cast<float*>(tensors[7]);
+    auto* workspace = static_cast<char*>(tensors[8]);
+    auto* mean_k7_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* std_k7_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* var_k7_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    if (const char* failure = k7_mean_moments_add(_t25_convolution_ptr, norm2_running_mean_ptr, norm2_running_var_ptr,
+                                                  mean_k7_0_ptr, std_k7_1_ptr, var_k7_2_ptr, norm2_running_mean_out3,
                                                   norm2_running_var_out4, workspace + 768,
                                                   static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k10_relu(_t26_convolution_ptr, mean_k9_0_ptr, std_k9_1_ptr, var_k9_2_ptr,
-                                       norm2_weight_ptr, norm2_bias_ptr, relu_k10_ptr, nullptr,
-                                       static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k11_mean(relu_k10_ptr, mean_k11_ptr, nullptr,
-                                       static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k3_mean(_t25_convolution_ptr, mean_k7_0_ptr, std_k7_1_ptr, var_k7_2_ptr, norm2_weight_ptr,
+                                      norm2_bias_ptr, mean_k3_ptr, nullptr, static_cast<cudaStream_t>(
+        stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_0(void* const* tensors, void* stream) {
     auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k12_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k12_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k12_2_ptr = static_cast<float*>(tensors[3]);
-    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
-    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k16_1_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k16_1_2_ptr = static_cast<float*>(tensors[8]);
-    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
-    auto* mul_k17_ptr = static_cast<float*>(tensors[10]);
-    auto* workspace = static_cast<char*>(tensors[11]);
-    auto* std_k13_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* var_k13_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    auto* mean_k13_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    auto* where_k14_ptr = reinterpret_cast<float*>(workspace + 768);
-    auto* mul_k15_ptr = reinterpret_cast<float*>(workspace + 33555200);
-    auto* mean_k16_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
-    auto* mean_k16_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
-    if (const char* failure = k12_moments_mean(saved_0_ptr, std_k12_0_ptr, var_k12_1_ptr, mean_k12_2_ptr,
-                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k13_moments_mean(saved_3_ptr, std_k13_0_ptr, var_k13_1_ptr, mean_k13_2_ptr,
-                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k14_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k14_ptr, nullptr,
-                                        static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k15_mul(where_k14_ptr, saved_3_ptr, mean_k13_2_ptr, std_k13_0_ptr, var_k13_1_ptr,
-                                      mul_k15_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mean_sum(mul_k15_ptr, mean_k16_0_ptr, sum_k16_1_ptr, workspace + 67110144,
+    auto* std_k8_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k8_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k8_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* _t13_places_ptr = static_cast<const int*>(tensors[7]);
+    auto* _t14_matmul_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k11_1_ptr = static_cast<float*>(tensors[9]);
+    auto* sum_k11_1_2_ptr = static_cast<float*>(tensors[10]);
+    auto* mul_k12_ptr = static_cast<float*>(tensors[11]);
+    auto* workspace = static_cast<char*>(tensors[12]);
+    auto* std_k9_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k9_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k9_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k10_0_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k10_1_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k11_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k11_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k8_moments_mean(saved_0_ptr, std_k8_0_ptr, var_k8_1_ptr, mean_k8_2_ptr,
+                                              workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k9_moments_mean(saved_2_ptr, std_k9_0_ptr, var_k9_1_ptr, mean_k9_2_ptr,
+                                              workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k10_max_min_where(saved_2_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
+                                                norm2_weight_ptr, norm2_bias_ptr, _t13_places_ptr, _t14_matmul_ptr,
+                                                where_k10_0_ptr, mul_k10_1_ptr, workspace + 67110144,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k11_mean_sum(where_k10_0_ptr, mean_k11_0_ptr, sum_k11_1_ptr, workspace + 67110144,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mean_sum(where_k14_ptr, mean_k16_0_2_ptr, sum_k16_1_2_ptr, workspace + 67110144,
+    if (const char* failure = k11_mean_sum(mul_k10_1_ptr, mean_k11_0_2_ptr, sum_k11_1_2_ptr, workspace + 67110144,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k17_mul(std_k13_0_ptr, var_k13_1_ptr, norm2_weight_ptr, where_k14_ptr, saved_3_ptr,
-                                      mean_k13_2_ptr, mean_k16_0_ptr, mean_k16_0_2_ptr, mul_k17_ptr, nullptr,
+    if (const char* failure = k12_mul(std_k9_0_ptr, var_k9_1_ptr, norm2_weight_ptr, where_k10_0_ptr, saved_2_ptr,
+                                      mean_k9_2_ptr, mean_k11_0_2_ptr, mean_k11_0_ptr, mul_k12_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_of_parameters_1(void* const* tensors, void* stream) {
-    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
-    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k12_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k12_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k12_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* sum_k20_1_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k20_1_2_ptr = static_cast<float*>(tensors[7]);
-    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* mul_k21_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* where_k18_ptr = reinterpret_cast<float*>(workspace);
-    auto* mul_k19_ptr = reinterpret_cast<float*>(workspace + 67108864);
-    auto* mean_k20_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
-    auto* mean_k20_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
-    if (const char* failure = k18_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k18_ptr, nullptr,
-                                        static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k19_mul(where_k18_ptr, saved_0_ptr, mean_k12_2_ptr, std_k12_0_ptr, var_k12_1_ptr,
-                                      mul_k19_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k20_mean_sum(mul_k19_ptr, mean_k20_0_ptr, sum_k20_1_ptr, workspace + 134218240,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* mean_k8_2_ptr = static_cast<const float*>(tensors[1]);
+    auto* std_k8_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* var_k8_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t13_places_ptr = static_cast<const int*>(tensors[6]);
+    auto* _t34_item_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k14_1_ptr = static_cast<float*>(tensors[8]);
+    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[9]);
+    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* where_k13_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k13_1_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k13_max_min_where(saved_0_ptr, mean_k8_2_ptr, std_k8_0_ptr, var_k8_1_ptr,
+                                                norm1_weight_ptr, norm1_bias_ptr, _t13_places_ptr, _t34_item_ptr,
+                                                where_k13_0_ptr, mul_k13_1_ptr, workspace + 134218240,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k14_mean_sum(mul_k13_1_ptr, mean_k14_0_ptr, sum_k14_1_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k20_mean_sum(where_k18_ptr, mean_k20_0_2_ptr, sum_k20_1_2_ptr, workspace + 134218240,
+    if (const char* failure = k14_mean_sum(where_k13_0_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k21_mul(std_k12_0_ptr, var_k12_1_ptr, norm1_weight_ptr, where_k18_ptr, saved_0_ptr,
-                                      mean_k12_2_ptr, mean_k20_0_ptr, mean_k20_0_2_ptr, mul_k21_ptr, nullptr,
+    if (const char* failure = k15_mul(std_k8_0_ptr, var_k8_1_ptr, norm1_weight_ptr, where_k13_0_ptr, saved_0_ptr,
+                                      mean_k8_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_0(void* const* tensors, void* stream) {
     auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
-    auto* std_k12_0_ptr = static_cast<float*>(tensors[1]);
-    auto* var_k12_1_ptr = static_cast<float*>(tensors[2]);
-    auto* mean_k12_2_ptr = static_cast<float*>(tensors[3]);
-    auto* saved_3_ptr = static_cast<const float*>(tensors[4]);
-    auto* saved_4_ptr = static_cast<const float*>(tensors[5]);
-    auto* _t19_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[6]);
-    auto* sum_k16_1_ptr = static_cast<float*>(tensors[7]);
-    auto* sum_k16_1_2_ptr = static_cast<float*>(tensors[8]);
-    auto* norm2_weight_ptr = static_cast<const float*>(tensors[9]);
-    auto* mul_k17_ptr = static_cast<float*>(tensors[10]);
-    auto* workspace = static_cast<char*>(tensors[11]);
-    auto* std_k13_0_ptr = reinterpret_cast<float*>(workspace);
-    auto* var_k13_1_ptr = reinterpret_cast<float*>(workspace + 256);
-    auto* mean_k13_2_ptr = reinterpret_cast<float*>(workspace + 512);
-    auto* where_k14_ptr = reinterpret_cast<float*>(workspace + 768);
-    auto* mul_k15_ptr = reinterpret_cast<float*>(workspace + 33555200);
-    auto* mean_k16_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
-    auto* mean_k16_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
-    if (const char* failure = k12_moments_mean(saved_0_ptr, std_k12_0_ptr, var_k12_1_ptr, mean_k12_2_ptr,
-                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k13_moments_mean(saved_3_ptr, std_k13_0_ptr, var_k13_1_ptr, mean_k13_2_ptr,
-                                               workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k14_where(saved_4_ptr, _t19_max_pool2d_with_indices_backward_ptr, where_k14_ptr, nullptr,
-                                        static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k15_mul(where_k14_ptr, saved_3_ptr, mean_k13_2_ptr, std_k13_0_ptr, var_k13_1_ptr,
-                                      mul_k15_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mean_sum(mul_k15_ptr, mean_k16_0_ptr, sum_k16_1_ptr, workspace + 67110144,
+    auto* std_k8_0_ptr = static_cast<float*>(tensors[1]);
+    auto* var_k8_1_ptr = static_cast<float*>(tensors[2]);
+    auto* mean_k8_2_ptr = static_cast<float*>(tensors[3]);
+    auto* saved_2_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm2_weight_ptr = static_cast<const float*>(tensors[5]);
+    auto* norm2_bias_ptr = static_cast<const float*>(tensors[6]);
+    auto* _t13_places_ptr = static_cast<const int*>(tensors[7]);
+    auto* _t14_matmul_ptr = static_cast<const float*>(tensors[8]);
+    auto* sum_k11_1_ptr = static_cast<float*>(tensors[9]);
+    auto* sum_k11_1_2_ptr = static_cast<float*>(tensors[10]);
+    auto* mul_k12_ptr = static_cast<float*>(tensors[11]);
+    auto* workspace = static_cast<char*>(tensors[12]);
+    auto* std_k9_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* var_k9_1_ptr = reinterpret_cast<float*>(workspace + 256);
+    auto* mean_k9_2_ptr = reinterpret_cast<float*>(workspace + 512);
+    auto* where_k10_0_ptr = reinterpret_cast<float*>(workspace + 768);
+    auto* mul_k10_1_ptr = reinterpret_cast<float*>(workspace + 33555200);
+    auto* mean_k11_0_ptr = reinterpret_cast<float*>(workspace + 67109632);
+    auto* mean_k11_0_2_ptr = reinterpret_cast<float*>(workspace + 67109888);
+    if (const char* failure = k8_moments_mean(saved_0_ptr, std_k8_0_ptr, var_k8_1_ptr, mean_k8_2_ptr,
+                                              workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k9_moments_mean(saved_2_ptr, std_k9_0_ptr, var_k9_1_ptr, mean_k9_2_ptr,
+                                              workspace + 67110144, static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k10_max_min_where(saved_2_ptr, mean_k9_2_ptr, std_k9_0_ptr, var_k9_1_ptr,
+                                                norm2_weight_ptr, norm2_bias_ptr, _t13_places_ptr, _t14_matmul_ptr,
+                                                where_k10_0_ptr, mul_k10_1_ptr, workspace + 67110144,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k11_mean_sum(where_k10_0_ptr, mean_k11_0_ptr, sum_k11_1_ptr, workspace + 67110144,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k16_mean_sum(where_k14_ptr, mean_k16_0_2_ptr, sum_k16_1_2_ptr, workspace + 67110144,
+    if (const char* failure = k11_mean_sum(mul_k10_1_ptr, mean_k11_0_2_ptr, sum_k11_1_2_ptr, workspace + 67110144,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k17_mul(std_k13_0_ptr, var_k13_1_ptr, norm2_weight_ptr, where_k14_ptr, saved_3_ptr,
-                                      mean_k13_2_ptr, mean_k16_0_ptr, mean_k16_0_2_ptr, mul_k17_ptr, nullptr,
+    if (const char* failure = k12_mul(std_k9_0_ptr, var_k9_1_ptr, norm2_weight_ptr, where_k10_0_ptr, saved_2_ptr,
+                                      mean_k9_2_ptr, mean_k11_0_2_ptr, mean_k11_0_ptr, mul_k12_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
 
 extern "C" const char* kernelwright_training_backward_1(void* const* tensors, void* stream) {
-    auto* saved_1_ptr = static_cast<const float*>(tensors[0]);
-    auto* _t42_max_pool2d_with_indices_backward_ptr = static_cast<const float*>(tensors[1]);
-    auto* saved_0_ptr = static_cast<const float*>(tensors[2]);
-    auto* mean_k12_2_ptr = static_cast<const float*>(tensors[3]);
-    auto* std_k12_0_ptr = static_cast<const float*>(tensors[4]);
-    auto* var_k12_1_ptr = static_cast<const float*>(tensors[5]);
-    auto* sum_k20_1_ptr = static_cast<float*>(tensors[6]);
-    auto* sum_k20_1_2_ptr = static_cast<float*>(tensors[7]);
-    auto* norm1_weight_ptr = static_cast<const float*>(tensors[8]);
-    auto* mul_k21_ptr = static_cast<float*>(tensors[9]);
-    auto* workspace = static_cast<char*>(tensors[10]);
-    auto* where_k18_ptr = reinterpret_cast<float*>(workspace);
-    auto* mul_k19_ptr = reinterpret_cast<float*>(workspace + 67108864);
-    auto* mean_k20_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
-    auto* mean_k20_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
-    if (const char* failure = k18_where(saved_1_ptr, _t42_max_pool2d_with_indices_backward_ptr, where_k18_ptr, nullptr,
-                                        static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k19_mul(where_k18_ptr, saved_0_ptr, mean_k12_2_ptr, std_k12_0_ptr, var_k12_1_ptr,
-                                      mul_k19_ptr, nullptr, static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k20_mean_sum(mul_k19_ptr, mean_k20_0_ptr, sum_k20_1_ptr, workspace + 134218240,
+    auto* saved_0_ptr = static_cast<const float*>(tensors[0]);
+    auto* mean_k8_2_ptr = static_cast<const float*>(tensors[1]);
+    auto* std_k8_0_ptr = static_cast<const float*>(tensors[2]);
+    auto* var_k8_1_ptr = static_cast<const float*>(tensors[3]);
+    auto* norm1_weight_ptr = static_cast<const float*>(tensors[4]);
+    auto* norm1_bias_ptr = static_cast<const float*>(tensors[5]);
+    auto* _t13_places_ptr = static_cast<const int*>(tensors[6]);
+    auto* _t34_item_ptr = static_cast<const float*>(tensors[7]);
+    auto* sum_k14_1_ptr = static_cast<float*>(tensors[8]);
+    auto* sum_k14_1_2_ptr = static_cast<float*>(tensors[9]);
+    auto* mul_k15_ptr = static_cast<float*>(tensors[10]);
+    auto* workspace = static_cast<char*>(tensors[11]);
+    auto* where_k13_0_ptr = reinterpret_cast<float*>(workspace);
+    auto* mul_k13_1_ptr = reinterpret_cast<float*>(workspace + 67108864);
+    auto* mean_k14_0_ptr = reinterpret_cast<float*>(workspace + 134217728);
+    auto* mean_k14_0_2_ptr = reinterpret_cast<float*>(workspace + 134217984);
+    if (const char* failure = k13_max_min_where(saved_0_ptr, mean_k8_2_ptr, std_k8_0_ptr, var_k8_1_ptr,
+                                                norm1_weight_ptr, norm1_bias_ptr, _t13_places_ptr, _t34_item_ptr,
+                                                where_k13_0_ptr, mul_k13_1_ptr, workspace + 134218240,
+                                                static_cast<cudaStream_t>(stream))) return failure;
+    if (const char* failure = k14_mean_sum(mul_k13_1_ptr, mean_k14_0_ptr, sum_k14_1_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k20_mean_sum(where_k18_ptr, mean_k20_0_2_ptr, sum_k20_1_2_ptr, workspace + 134218240,
+    if (const char* failure = k14_mean_sum(where_k13_0_ptr, mean_k14_0_2_ptr, sum_k14_1_2_ptr, workspace + 134218240,
                                            static_cast<cudaStream_t>(stream))) return failure;
-    if (const char* failure = k21_mul(std_k12_0_ptr, var_k12_1_ptr, norm1_weight_ptr, where_k18_ptr, saved_0_ptr,
-                                      mean_k12_2_ptr, mean_k20_0_ptr, mean_k20_0_2_ptr, mul_k21_ptr, nullptr,
+    if (const char* failure = k15_mul(std_k8_0_ptr, var_k8_1_ptr, norm1_weight_ptr, where_k13_0_ptr, saved_0_ptr,
+                                      mean_k8_2_ptr, mean_k14_0_ptr, mean_k14_0_2_ptr, mul_k15_ptr, nullptr,
                                       static_cast<cudaStream_t>(stream))) return failure;
     return nullptr;
 }
@@ -2357,225 +2431,183 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
                                   conv2_bias, norm2_weight, norm2_bias, classify_weight, classify_bias,
                                   norm1_num_batches_tracked, norm2_num_batches_tracked, norm1_running_mean,
                                   norm1_running_var, norm2_running_mean, norm2_running_var):
-    """The program of training saving mode: 6 kernels, 3 torch calls."""
+    """The program of training saving mode: 4 kernels, 3 torch calls."""
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
     _t17_convolution = _t17_convolution_shown.contiguous()
-    relu_k7 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    amax_k8 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17664, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
-                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, relu_k7,
-                         amax_k8, workspace)
+                         norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1,
+                         workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t25_reshape = amax_k8.reshape((32, 32, 64, 64))
-    del amax_k8
+    _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
+    del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t26_convolution_shown = torch.nn.functional.conv2d(_t25_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
+    _t25_convolution_shown = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
                                                         1)
-    _t26_convolution = _t26_convolution_shown.contiguous()
-    relu_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    mean_k11 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
+    _t25_convolution = _t25_convolution_shown.contiguous()
+    mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     workspace = torch.empty(17152, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t26_convolution, norm2_running_mean,
-                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, relu_k10,
-                         mean_k11, workspace)
+    _kernelwright_launch("kernelwright_training_saving_1", _stream, _t25_convolution, norm2_running_mean,
+                         norm2_running_var, norm2_running_mean, norm2_running_var, norm2_weight, norm2_bias, mean_k3,
+                         workspace)
     torch.autograd.graph.increment_version((norm2_running_mean, norm2_running_var,))
     del workspace
-    _t34_reshape = mean_k11.reshape((32, 64))
+    _t32_reshape = mean_k3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t35_linear = torch.nn.functional.linear(_t34_reshape, classify_weight, classify_bias)
+    _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(_t35_linear, (10, 1)), _t17_convolution_shown, relu_k7, _t25_reshape,
-            _t26_convolution_shown, relu_k10, mean_k11,)
+    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, _t24_reshape, _t25_convolution_shown,
+            mean_k3,)
+
+
+def _kernelwright_training_backward_of_parameters_once(_device):
+    """Tensors of training_backward_of_parameters mode that depend on no input."""
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t13_places = torch.arange(2, dtype=torch.int32, device=_device).contiguous()
+    return (_t13_places,)
 
 
 def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
-                                                  saved_3, saved_4, saved_5, norm1_weight, norm2_weight,
+                                                  saved_3, norm1_weight, norm1_bias, norm2_weight, norm2_bias,
                                                   classify_weight, conv2_weight, conv1_weight):
-    """The program of training backward of parameters mode: 12 kernels, 17 torch calls."""
+    """The program of training backward of parameters mode: 10 kernels, 10 torch calls."""
+    (_t13_places,) = _kernelwright_once(_kernelwright_training_backward_of_parameters_once, _device)
     # return self.classify(x.mean(dim=(2, 3)))
-    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
-    del _t13_matmul
+    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight).contiguous()
+    _t15_permute = gradient_of_output_0.permute((1, 0))
+    _t16_reshape = saved_3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t15_div = (_t14_reshape / 1024.0)
-    del _t14_reshape
-    _t16_expand = _t15_div.expand((32, 64, 32, 32))
-    del _t15_div
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_item = _t17_max_pool2d_with_indices[1]
-    del _t17_max_pool2d_with_indices
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
-        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
-    del _t16_expand, _t18_item
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t21_item = _t20_max_pool2d_with_indices[1]
-    del _t20_max_pool2d_with_indices
-    _t22_permute = gradient_of_output_0.permute((1, 0))
-    _t23_reshape = saved_5.reshape((32, 64))
+    _t17_matmul = torch.matmul(_t15_permute, _t16_reshape)
+    del _t15_permute, _t16_reshape
     # return self.classify(x.mean(dim=(2, 3)))
-    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
-    del _t22_permute, _t23_reshape
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t26_reshape = _t25_sum.reshape((10,))
-    del _t25_sum
-    std_k12_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k12_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k16_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k16_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k17 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    workspace = torch.empty(67127040, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k12_0, var_k12_1,
-                         mean_k12_2, saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k16_1, sum_k16_1_2,
-                         norm2_weight, mul_k17, workspace)
-    del _t19_max_pool2d_with_indices_backward, workspace
+    _t18_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t19_reshape = _t18_sum.reshape((10,))
+    del _t18_sum
+    std_k8_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k8_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k8_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k11_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k11_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k12 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(83887360, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k8_0, var_k8_1,
+                         mean_k8_2, saved_2, norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k11_1, sum_k11_1_2,
+                         mul_k12, workspace)
+    del _t14_matmul, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k17, saved_2, conv2_weight, [64],
+    _t33_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k12, saved_1, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k17
+    del mul_k12
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_item = _t40_convolution_backward[0]
+    _t34_item = _t33_convolution_backward[0].contiguous()
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t35_item = _t33_convolution_backward[1]
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t36_item = _t33_convolution_backward[2]
+    del _t33_convolution_backward
+    _t37_reshape = sum_k11_1_2.reshape((64,))
+    del sum_k11_1_2
+    _t38_reshape = sum_k11_1.reshape((64,))
+    del sum_k11_1
+    sum_k14_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k15 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(167772672, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_0, mean_k8_2, std_k8_0,
+                         var_k8_1, norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k14_1, sum_k14_1_2, mul_k15,
+                         workspace)
+    del _t34_item, std_k8_0, var_k8_1, mean_k8_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
-    del _t41_item, _t21_item
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_item = _t40_convolution_backward[1]
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t44_item = _t40_convolution_backward[2]
-    del _t40_convolution_backward
-    _t45_reshape = sum_k16_1.reshape((64,))
-    del sum_k16_1
-    _t46_reshape = sum_k16_1_2.reshape((64,))
-    del sum_k16_1_2
-    sum_k20_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k20_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k21 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    workspace = torch.empty(134226688, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_1,
-                         _t42_max_pool2d_with_indices_backward, saved_0, mean_k12_2, std_k12_0, var_k12_1, sum_k20_1,
-                         sum_k20_1_2, norm1_weight, mul_k21, workspace)
-    del _t42_max_pool2d_with_indices_backward, std_k12_0, var_k12_1, mean_k12_2, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k21, x, conv1_weight, [32], [1, 1],
+    _t46_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [False, True, True])
-    del mul_k21
+    del mul_k15
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_item = _t54_convolution_backward[1]
+    _t47_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t56_item = _t54_convolution_backward[2]
-    del _t54_convolution_backward
-    _t57_reshape = sum_k20_1.reshape((32,))
-    del sum_k20_1
-    _t58_reshape = sum_k20_1_2.reshape((32,))
-    return (_t55_item, _t56_item, _t57_reshape, _t58_reshape, _t43_item, _t44_item, _t45_reshape, _t46_reshape,
-            _t24_matmul, _t26_reshape,)
+    _t48_item = _t46_convolution_backward[2]
+    del _t46_convolution_backward
+    _t49_reshape = sum_k14_1.reshape((32,))
+    del sum_k14_1
+    _t50_reshape = sum_k14_1_2.reshape((32,))
+    return (_t47_item, _t48_item, _t49_reshape, _t50_reshape, _t35_item, _t36_item, _t37_reshape, _t38_reshape,
+            _t17_matmul, _t19_reshape,)
+
+
+def _kernelwright_training_backward_once(_device):
+    """Tensors of training_backward mode that depend on no input."""
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t13_places = torch.arange(2, dtype=torch.int32, device=_device).contiguous()
+    return (_t13_places,)
 
 
 def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2, saved_3,
-                                    saved_4, saved_5, norm1_weight, norm2_weight, classify_weight, conv2_weight,
+                                    norm1_weight, norm1_bias, norm2_weight, norm2_bias, classify_weight, conv2_weight,
                                     conv1_weight):
-    """The program of training backward mode: 12 kernels, 18 torch calls."""
+    """The program of training backward mode: 10 kernels, 11 torch calls."""
+    (_t13_places,) = _kernelwright_once(_kernelwright_training_backward_once, _device)
     # return self.classify(x.mean(dim=(2, 3)))
-    _t13_matmul = torch.matmul(gradient_of_output_0, classify_weight)
-    _t14_reshape = _t13_matmul.reshape((32, 64, 1, 1))
-    del _t13_matmul
+    _t14_matmul = torch.matmul(gradient_of_output_0, classify_weight).contiguous()
+    _t15_permute = gradient_of_output_0.permute((1, 0))
+    _t16_reshape = saved_3.reshape((32, 64))
     # return self.classify(x.mean(dim=(2, 3)))
-    _t15_div = (_t14_reshape / 1024.0)
-    del _t14_reshape
-    _t16_expand = _t15_div.expand((32, 64, 32, 32))
-    del _t15_div
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t17_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_4, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t18_item = _t17_max_pool2d_with_indices[1]
-    del _t17_max_pool2d_with_indices
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t19_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t16_expand,
-        saved_4, [2, 2], [2, 2], [0, 0], [1, 1], False, _t18_item).contiguous()
-    del _t16_expand, _t18_item
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t20_max_pool2d_with_indices = torch.ops.aten.max_pool2d_with_indices.default(saved_1, [2, 2], [2, 2], [0, 0],
-        [1, 1], False)
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t21_item = _t20_max_pool2d_with_indices[1]
-    del _t20_max_pool2d_with_indices
-    _t22_permute = gradient_of_output_0.permute((1, 0))
-    _t23_reshape = saved_5.reshape((32, 64))
+    _t17_matmul = torch.matmul(_t15_permute, _t16_reshape)
+    del _t15_permute, _t16_reshape
     # return self.classify(x.mean(dim=(2, 3)))
-    _t24_matmul = torch.matmul(_t22_permute, _t23_reshape)
-    del _t22_permute, _t23_reshape
-    # return self.classify(x.mean(dim=(2, 3)))
-    _t25_sum = gradient_of_output_0.sum((0,), keepdim=True)
-    _t26_reshape = _t25_sum.reshape((10,))
-    del _t25_sum
-    std_k12_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k12_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k16_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k16_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k17 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
-    workspace = torch.empty(67127040, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k12_0, var_k12_1, mean_k12_2,
-                         saved_3, saved_4, _t19_max_pool2d_with_indices_backward, sum_k16_1, sum_k16_1_2, norm2_weight,
-                         mul_k17, workspace)
-    del _t19_max_pool2d_with_indices_backward, workspace
+    _t18_sum = gradient_of_output_0.sum((0,), keepdim=True)
+    _t19_reshape = _t18_sum.reshape((10,))
+    del _t18_sum
+    std_k8_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    var_k8_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mean_k8_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k11_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    sum_k11_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
+    mul_k12 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    workspace = torch.empty(83887360, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k8_0, var_k8_1, mean_k8_2, saved_2,
+                         norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k11_1, sum_k11_1_2, mul_k12, workspace)
+    del _t14_matmul, workspace
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t40_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k17, saved_2, conv2_weight, [64],
+    _t33_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k12, saved_1, conv2_weight, [64],
         [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k17
+    del mul_k12
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t41_item = _t40_convolution_backward[0]
+    _t34_item = _t33_convolution_backward[0].contiguous()
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t35_item = _t33_convolution_backward[1]
+    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+    _t36_item = _t33_convolution_backward[2]
+    del _t33_convolution_backward
+    _t37_reshape = sum_k11_1_2.reshape((64,))
+    del sum_k11_1_2
+    _t38_reshape = sum_k11_1.reshape((64,))
+    del sum_k11_1
+    sum_k14_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    sum_k14_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
+    mul_k15 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    workspace = torch.empty(167772672, dtype=torch.uint8, device=_device)
+    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_0, mean_k8_2, std_k8_0, var_k8_1,
+                         norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k14_1, sum_k14_1_2, mul_k15, workspace)
+    del _t34_item, std_k8_0, var_k8_1, mean_k8_2, workspace
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t42_max_pool2d_with_indices_backward = torch.ops.aten.max_pool2d_with_indices_backward.default(_t41_item, saved_1,
-        [2, 2], [2, 2], [0, 0], [1, 1], False, _t21_item).contiguous()
-    del _t41_item, _t21_item
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t43_item = _t40_convolution_backward[1]
-    # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t44_item = _t40_convolution_backward[2]
-    del _t40_convolution_backward
-    _t45_reshape = sum_k16_1.reshape((64,))
-    del sum_k16_1
-    _t46_reshape = sum_k16_1_2.reshape((64,))
-    del sum_k16_1_2
-    sum_k20_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k20_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k21 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
-    workspace = torch.empty(134226688, dtype=torch.uint8, device=_device)
-    _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_1, _t42_max_pool2d_with_indices_backward,
-                         saved_0, mean_k12_2, std_k12_0, var_k12_1, sum_k20_1, sum_k20_1_2, norm1_weight, mul_k21,
-                         workspace)
-    del _t42_max_pool2d_with_indices_backward, std_k12_0, var_k12_1, mean_k12_2, workspace
-    # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t54_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k21, x, conv1_weight, [32], [1, 1],
+    _t46_convolution_backward = torch.ops.aten.convolution_backward.default(mul_k15, x, conv1_weight, [32], [1, 1],
         [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
-    del mul_k21
+    del mul_k15
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t55_item = _t54_convolution_backward[0]
+    _t47_item = _t46_convolution_backward[0]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t56_item = _t54_convolution_backward[1]
+    _t48_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-    _t57_item = _t54_convolution_backward[2]
-    del _t54_convolution_backward
-    _t58_reshape = sum_k20_1.reshape((32,))
-    del sum_k20_1
-    _t59_reshape = sum_k20_1_2.reshape((32,))
-    return (_t55_item, _t56_item, _t57_item, _t58_reshape, _t59_reshape, _t43_item, _t44_item, _t45_reshape,
-            _t46_reshape, _t24_matmul, _t26_reshape,)
+    _t49_item = _t46_convolution_backward[2]
+    del _t46_convolution_backward
+    _t50_reshape = sum_k14_1.reshape((32,))
+    del sum_k14_1
+    _t51_reshape = sum_k14_1_2.reshape((32,))
+    return (_t47_item, _t48_item, _t49_item, _t50_reshape, _t51_reshape, _t35_item, _t36_item, _t37_reshape,
+            _t38_reshape, _t17_matmul, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -2664,15 +2696,16 @@ _KERNELWRIGHT_TRAINING = {
     "backward": {"of": (0,), "frozen": (), "saving": {"run": _kernelwright_training_saving, "results": 1},
                  "programs": ({"gives": {'conv1.weight': 0, 'conv1.bias': 1, 'norm1.weight': 2, 'norm1.bias': 3,
                                          'conv2.weight': 4, 'conv2.bias': 5, 'norm2.weight': 6, 'norm2.bias': 7,
-                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4, 5, 6),
-                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
-                                           'conv1.weight'), "orders": (),
+                                         'classify.weight': 8, 'classify.bias': 9}, "saved": (1, 2, 3, 4),
+                               "tensors": ('norm1.weight', 'norm1.bias', 'norm2.weight', 'norm2.bias',
+                                           'classify.weight', 'conv2.weight', 'conv1.weight'), "orders": (),
                                "run": _kernelwright_training_backward_of_parameters},
                               {"gives": {0: 0, 'conv1.weight': 1, 'conv1.bias': 2, 'norm1.weight': 3, 'norm1.bias': 4,
                                          'conv2.weight': 5, 'conv2.bias': 6, 'norm2.weight': 7, 'norm2.bias': 8,
-                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4, 5, 6),
-                               "tensors": ('norm1.weight', 'norm2.weight', 'classify.weight', 'conv2.weight',
-                                           'conv1.weight'), "orders": (), "run": _kernelwright_training_backward},)},
+                                         'classify.weight': 9, 'classify.bias': 10}, "saved": (1, 2, 3, 4),
+                               "tensors": ('norm1.weight', 'norm1.bias', 'norm2.weight', 'norm2.bias',
+                                           'classify.weight', 'conv2.weight', 'conv1.weight'), "orders": (),
+                               "run": _kernelwright_training_backward},)},
 }
 
 _KERNELWRIGHT_INFERENCE = {
@@ -3631,3 +3664,20 @@ def _kernelwright_replaced(model, inputs, named, result, serving):
         values.append(getattr(model.get_submodule(path), key))
     computed = getattr(torch.ops.kernelwright, name)(values)
     return computed[0]
+
+
+_kernelwright_kept = {}
+
+
+def _kernelwright_once(make, device):
+    """What ``make`` makes on a device of no input: made once, as nobody writes to it."""
+    kept = _kernelwright_kept.get((make, device))
+    if kept is None:
+        with torch.inference_mode(False), torch.no_grad():
+            kept = make(device)
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return kept  # in memory of the graph, filled as it is replayed
+            torch.cuda.current_stream().synchronize()  # another stream may read it next
+        _kernelwright_kept[make, device] = kept
+    return kept

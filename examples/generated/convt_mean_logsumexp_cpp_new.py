@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_3731b5e93a90"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_41643f9e36a0"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -105,6 +105,30 @@ template <typename real> static inline real kw_unfused_add(real x, real y) { ret
 template <typename real> static inline real kw_unfused_add(real x, real y) { return x + y; }
 #endif
 
+// One divisor of many numbers. A division takes a vector unit five times as long as the products with its reciprocal
+// and with what that has lost: their sum, rounded once, is the quotient, but for one in millions: its neighbour.
+// Where a number is so small that the second product is subnormal, or not finite, the first one stands alone. A divisor
+// is usual where no such product leaves the range; others divide.
+template <typename real> struct kw_divisor {
+  real divisor, reciprocal, lost;
+  explicit kw_divisor(real d) : divisor(d), reciprocal(1 / d), lost(std::fma(-reciprocal, d, real(1)) / d) {}
+  bool usual() const {
+#ifdef __FP_FAST_FMAF
+    return std::abs(divisor) > real(0x1p-24) && std::abs(divisor) < real(0x1p24);
+#else
+    return false;
+#endif
+  }
+};
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::true_type) {
+  const real size = std::abs(x), near = x * by.reciprocal;
+  const bool mended = (size > real(0x1p-75)) & (size < real(0x1p100));
+  return kw_select(mended, std::fma(x, by.reciprocal, kw_select(mended, x, real(0)) * by.lost), near);
+}
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::false_type) {
+  return x / by.divisor;
+}
+
 static inline float kw_abs(float x) { using real = float; return std::abs(x); }
 static inline double kw_abs(double x) { using real = double; return std::abs(x); }
 
@@ -113,13 +137,14 @@ static inline double kw_maximum(double x, double y) { using real = double; retur
 
 static inline float kw_exp(float x) {
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // factors, which reaches the subnormal numbers and overflows to infinity: what n is shifted by, 1.5 * 2^23 + 2 * 127,
+  // leaves the exponent of each in the last bits of a half. Below them the result is zero without a
   // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
   const bool vanishes = x < -104.0f;
   x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
+  const float shifted = x * 1.44269504088896341f + 12583166.0f;
+  const float n = shifted - 12583166.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -128,18 +153,17 @@ static inline float kw_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const int32_t whole = kw_bits(shifted) - 0x4b400000;
-  const int32_t half = whole >> 1;
-  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const int32_t whole = kw_bits(shifted), half = whole >> 1;
+  const float power = p * kw_float(half << 23) * kw_float((whole - half) << 23);
   return kw_select(vanishes, 0.0f, power);
 }
 static inline double kw_exp(double x) {
-  // The same with the series of exp(r), whose next term is below 2^-57.
+  // The same with the series of exp(r), whose next term is below 2^-57, and 1.5 * 2^52 + 2 * 1023.
   const bool vanishes = x < -746.0;
   x = kw_select(vanishes, 0.0, x);
   x = kw_select(x > 710.0, 710.0, x);
-  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
-  const double n = shifted - 6755399441055744.0;
+  const double shifted = x * 1.4426950408889634074 + 6755399441057790.0;
+  const double n = shifted - 6755399441057790.0;
   const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
   double p = 1.0 / 6227020800;
   p = p * r + 1.0 / 479001600;
@@ -154,9 +178,8 @@ static inline double kw_exp(double x) {
   p = p * r + 1.0 / 6;
   p = p * r + 1.0 / 2;
   p = p * (r * r) + r + 1.0;
-  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
-  const int64_t half = whole >> 1;
-  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  const int64_t whole = kw_bits(shifted), half = whole >> 1;
+  const double power = p * kw_float(half << 52) * kw_float((whole - half) << 52);
   return kw_select(vanishes, 0.0, power);
 }
 
@@ -249,23 +272,31 @@ template <typename real> struct kw_max_of {
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
     const real before = best;
-    const auto further = [](auto x, auto y) { return ((x > y) | (x != x)) ? x : y; };
+    const auto further = [](auto x, auto y) { return x > y ? x : y; };
     int64_t i = 0;
     if (count >= L) {
       typename V::type a = V::load(values), b = a, c = a, d = a;
+      auto lost = a != a;  // lanes of NaN, which comparisons drop
       for (; i + 4 * L <= count; i += 4 * L) {
-        a = further(V::load(values + i), a);
-        b = further(V::load(values + i + L), b);
-        c = further(V::load(values + i + 2 * L), c);
-        d = further(V::load(values + i + 3 * L), d);
+        const typename V::type x = V::load(values + i), y = V::load(values + i + L);
+        const typename V::type z = V::load(values + i + 2 * L), w = V::load(values + i + 3 * L);
+        lost |= (x != x) | (y != y) | (z != z) | (w != w);
+        a = further(x, a), b = further(y, b), c = further(z, c), d = further(w, d);
       }
-      for (; i + L <= count; i += L) a = further(V::load(values + i), a);
-      b = further(V::load(values + count - L), b);  // what is left, and some once more
+      for (; i + L <= count; i += L) {
+        const typename V::type x = V::load(values + i);
+        lost |= x != x, a = further(x, a);
+      }
+      const typename V::type rest = V::load(values + count - L);  // what is left, and some once more
+      lost |= rest != rest, b = further(rest, b);
       a = further(further(a, b), further(c, d));
       typename V::half low, high;
       std::memcpy(&low, &a, 16), std::memcpy(&high, reinterpret_cast<const char*>(&a) + 16, 16);
       low = further(low, high);
       for (int64_t lane = 0; lane < L / 2; lane += 2) best = kw_maximum(kw_maximum(low[lane], low[lane + 1]), best);
+      bool any = false;
+      for (int64_t lane = 0; lane < L; ++lane) any |= lost[lane] != 0;
+      if (any) best = std::numeric_limits<real>::quiet_NaN();
       i = count;
     }
     for (; i < count; ++i) best = kw_maximum(best, values[i]);
@@ -522,13 +553,16 @@ static const char* k3_logsumexp_cast(const double* __restrict__ in0, const float
     const real s1 = s0 * real(10.0);
     {
       constexpr int64_t begin = 0, end = 128;
-      #pragma omp simd
-      for (int64_t r0 = begin; r0 < end; ++r0) {
-        const real v0 = row0[r0] - reduced0;
-        const real v1 = kw_exp(v0);
-        const real v2 = s1 * v1;
-        const real v3 = v2 / real(264196.0);
-        out1[128 * i0 + r0] = float(v3);
+      {
+        const kw_divisor<real> by0(real(264196.0));
+        #pragma omp simd
+        for (int64_t r0 = begin; r0 < end; ++r0) {
+          const real v0 = row0[r0] - reduced0;
+          const real v1 = kw_exp(v0);
+          const real v2 = s1 * v1;
+          const real v3 = kw_quotient(v2, by0, std::true_type{});
+          out1[128 * i0 + r0] = float(v3);
+        }
       }
     }
     out0[i0] = reduced0;

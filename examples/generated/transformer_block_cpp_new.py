@@ -54,7 +54,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_882f71f5f63d"
+_KERNELWRIGHT_OPERATORS = "transformer_block_61f3da9310d3"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -110,13 +110,14 @@ static inline double kw_sqrt(double x) { using real = double; return std::sqrt(x
 
 static inline float kw_exp(float x) {
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // factors, which reaches the subnormal numbers and overflows to infinity: what n is shifted by, 1.5 * 2^23 + 2 * 127,
+  // leaves the exponent of each in the last bits of a half. Below them the result is zero without a
   // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
   const bool vanishes = x < -104.0f;
   x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
+  const float shifted = x * 1.44269504088896341f + 12583166.0f;
+  const float n = shifted - 12583166.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -125,18 +126,17 @@ static inline float kw_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const int32_t whole = kw_bits(shifted) - 0x4b400000;
-  const int32_t half = whole >> 1;
-  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const int32_t whole = kw_bits(shifted), half = whole >> 1;
+  const float power = p * kw_float(half << 23) * kw_float((whole - half) << 23);
   return kw_select(vanishes, 0.0f, power);
 }
 static inline double kw_exp(double x) {
-  // The same with the series of exp(r), whose next term is below 2^-57.
+  // The same with the series of exp(r), whose next term is below 2^-57, and 1.5 * 2^52 + 2 * 1023.
   const bool vanishes = x < -746.0;
   x = kw_select(vanishes, 0.0, x);
   x = kw_select(x > 710.0, 710.0, x);
-  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
-  const double n = shifted - 6755399441055744.0;
+  const double shifted = x * 1.4426950408889634074 + 6755399441057790.0;
+  const double n = shifted - 6755399441057790.0;
   const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
   double p = 1.0 / 6227020800;
   p = p * r + 1.0 / 479001600;
@@ -151,9 +151,8 @@ static inline double kw_exp(double x) {
   p = p * r + 1.0 / 6;
   p = p * r + 1.0 / 2;
   p = p * (r * r) + r + 1.0;
-  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
-  const int64_t half = whole >> 1;
-  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  const int64_t whole = kw_bits(shifted), half = whole >> 1;
+  const double power = p * kw_float(half << 52) * kw_float((whole - half) << 52);
   return kw_select(vanishes, 0.0, power);
 }
 

@@ -20,6 +20,7 @@ from kernelwright.algebra.rule import KINKS, Dropped
 from kernelwright.capture.observed import OWN_DERIVATIVE
 from kernelwright.ir.graph import Given, Graph, copied, in_own_memory, is_given
 from kernelwright.ir.node import Node, walk
+from kernelwright.plan.layouts.channels_last import depthwise_backward
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import Plan
 from kernelwright.roofline.devices import Device
@@ -95,7 +96,8 @@ def _planned(found: Gradients, wanted: Collection[Given], captured: Graph, devic
     as_is = without(DETACHED, found.graph.outputs)
     found = replace(found, graph=_apart(replace(found.graph, outputs=tuple(as_is[n] for n in found.graph.outputs))))
     rewriting = rewrite(found.graph, device, dropped)
-    plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart)
+    last = depthwise_backward(rewriting.graph.outputs) if device.kind == "cpu" else frozenset()
+    plan = make_plan(rewriting.graph, found.graph, move_bias=device.adds_bias_apart, channels_last=last)
     updated = {effect.name for effect in captured.effects}
     read = {n["name"] for n in walk(plan.graph.outputs) if n.op in ("buffer", "attribute")}
     if read & updated or any(n.op == "attribute" for n in walk(plan.graph.outputs)):

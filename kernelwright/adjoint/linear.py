@@ -16,10 +16,11 @@ from kernelwright.adjoint.table import (
     calls,
     listed,
     mul,
+    neg,
     summed_to,
     where,
 )
-from kernelwright.algebra.build import plus_zero, reshape
+from kernelwright.algebra.build import plus_zero, reduce, reshape
 from kernelwright.algebra.collapse import cast
 from kernelwright.ir.node import Node, make
 
@@ -122,10 +123,45 @@ def _flat(x: Node, rank: int) -> Node:
     return reshape(x, (*x.shape[:-1], 1, x.shape[-1])) if rank == 1 else x
 
 
+def _to_maxima(node: Node, g: Node) -> Node:
+    """The gradients of windows that lie side by side, each at its window's maximum: the first of equal ones, and of NaN
+    the last, which is what a walk finds that takes what is greater, or NaN."""
+    x, kernel, sizes = node.inputs[0], node["kernel"], node.shape[-len(node["kernel"]):]
+    rank = len(kernel)
+    lead = x.shape[:x.rank - rank]
+    rest = [x.shape[x.rank - rank + a] - sizes[a] * kernel[a] for a in range(rank)]
+    whole = x.shape
+    for a in range(rank):
+        if rest[a]:
+            x = make("slice", x, axis=len(lead) + a, start=0, stop=sizes[a] * kernel[a], step=1)
+    windows = reshape(x, (*lead, *(n for pair in zip(sizes, kernel, strict=True) for n in pair)))
+    axes = tuple(len(lead) + 2 * a + 1 for a in range(rank))
+    number: Node | None = None
+    for a, axis in enumerate(axes):
+        along = reshape(make("places", count=kernel[a]), tuple(kernel[a] if n == axis else 1
+                                                               for n in range(windows.rank)))
+        along = mul(cast(along, "float32"), float(prod(kernel[a + 1:])))
+        number = along if number is None else add(number, along)
+    assert number is not None
+    greatest = apply("eq", windows, reduce("amax", windows, axes))
+    place = where(greatest, number, where(apply("ne", windows, windows), neg(number), float(prod(kernel))))
+    chosen = apply("eq", place, reduce("amin", place, axes))
+    shape = tuple(1 if n in axes else size for n, size in enumerate(windows.shape))
+    found = reshape(where(chosen, reshape(g, shape), 0.0), x.shape)
+    if any(rest):
+        found = make("pad", found, amounts=(*((0, 0) for _ in lead), *((0, n) for n in rest)), value=0.0)
+    assert found.shape == whole
+    return found
+
+
 @adjoint("max_pool")
 def _max_pool(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """To the place of each window's maximum, which PyTorch's own operator finds."""
+    """To the place of each window's maximum, which PyTorch's own operator finds where windows overlap."""
     rank = len(node["kernel"])
+    if node["kernel"] == node["stride"] and not any(node["padding"]) and all(d == 1 for d in node["dilation"]) and all(
+            n * k <= size for n, k, size in zip(node.shape[-rank:], node["kernel"], node.inputs[0].shape[-rank:],
+                                                strict=True)):
+        return (_to_maxima(node, g),)
     x, before = _flat(node.inputs[0], rank), (1,) if rank == 1 else ()
     two = max(rank, 2)
     geometry = (*(listed((*(0 if name == "padding" else 1,) * len(before), *node[name]))

@@ -62,7 +62,8 @@ def make_plan(graph: Graph, captured: Graph, kept: dict[Node, str] | None = None
     :class:`kernelwright.plan.records.LibraryCall` the bias may move, and one that is
     :class:`kernelwright.plan.records.Unrolled` is in no recurrence, and that alone. Operators of the captured graph
     that would become a kernel all alone are kept, too. move_bias: see :func:`kernelwright.plan.lowering.lower.lower`.
-    channels_last: convolutions of the graph to run so (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
+    channels_last: convolutions of the graph, or calls for gradients of some, to run so
+    (:func:`kernelwright.plan.layouts.channels_last.lay_out`).
     contractions: those of the graph that become kernels, each of which
     :func:`kernelwright.plan.contraction.products.can_contract` takes; they are neither kept nor channels-last.
     fused_products: the kinds of kernels that products may become with what stands around them, of

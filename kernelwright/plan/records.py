@@ -155,9 +155,9 @@ class Plan:
     checks: the truth values among ``graph.checks``, as the steps compute them.
     kept: nodes of the graph that stay torch calls, with the reason for the report, which for contractions may be a
     :class:`LibraryCall`; or that are steps of a loop, each for itself (:class:`Unrolled`).
-    channels_last: convolutions of the graph whose tensors are stored channels-last. layout: what that gave, in
-    words for the report. contractions: contractions of the graph that are kernels, and how. fused_products: the
-    kinds of kernels that products may be with what stands around them.
+    channels_last: convolutions of the graph, or calls for gradients, whose tensors are stored so. layout: what that
+    gave, in words for the report. contractions: contractions of the graph that are kernels, and how. fused_products:
+    the kinds of kernels that products may be with what stands around them.
     """
 
     graph: Graph

@@ -165,7 +165,9 @@ class _Reader:
         made = home.startswith("namedtuple_") and home not in sys.modules
         if function.__code__ in self.seen_code or made or is_installed_module(home):
             return
-        root = "" if home == self.own else f"sys.modules[{home!r}]."
+        # What an object keeps comes with its globals, which need not stand in the emitted file.
+        kept_globals = f"{text}.__globals__" if text.startswith("_model.") else ""
+        root = kept_globals or ("" if home == self.own else f"sys.modules[{home!r}].")
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         closed = {name: f"{text}.__closure__[{i}].cell_contents" for i, name in enumerate(cells)}
         for kept in ("__defaults__", "__kwdefaults__"):
@@ -188,7 +190,8 @@ class _Reader:
             if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 self._refuse(f"it changes the global {name}")
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in space:
-                text = "type(_model)" if space[name] is type(self.model) else f"{root}{name}"
+                own = f"{root}[{name!r}]" if root.endswith("__globals__") else f"{root}{name}"
+                text = "type(_model)" if space[name] is type(self.model) else own
                 self._read(text, name, space[name], _attributes(instructions, place + 1), instructions, place)
             elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in _BUILTINS:
                 self._refuse(f"it calls {name}(), and nobody knows what that reads")
@@ -291,7 +294,8 @@ class _Reader:
         if id(value) in self.seen_objects or depth > _DEPTH or isinstance(value, (nn.Module, *_PLAIN)):
             return
         self.seen_objects[id(value)] = value
-        is_own = text.startswith("_model") and ".__closure__" not in text  # what modules keep is state of the model
+        # What modules keep is state of the model.
+        is_own = text.startswith("_model") and not any(part in text for part in (".__closure__", ".__globals__"))
         if isinstance(value, (dict, list, set)) and not is_own:
             self.found.containers[text] = value
         if isinstance(value, FunctionType):

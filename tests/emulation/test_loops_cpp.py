@@ -22,7 +22,8 @@ from kernelwright.codegen.cpp.loops.generate import generate
 from kernelwright.codegen.cpp.support.snippets import snippets
 from kernelwright.codegen.source import KernelSource
 from kernelwright.ir.scalar import FUNCTIONS
-from kernelwright.plan.expressions import Apply, Constant
+from kernelwright.plan.expressions import Apply, Constant, Expression
+from kernelwright.plan.kernels import LoopKernel
 
 FLAGS = [
     "-O3",
@@ -64,6 +65,18 @@ def launch(library: ctypes.CDLL, source: KernelSource, tensors: list[torch.Tenso
 
 
 CASES = cases()
+DIVISORS = (3.0, -0.1, 7e6, 1.0, -2.0**-23, 1e-30, -1e-39, 1e38, 0.0, -0.0, inf, nan)
+
+
+def quotients(dtype: str, *divisors: Expression | float) -> LoopKernel:
+    """Rows of 100 numbers over each of some divisors."""
+    stores = [store(n, (100, 1), call("div", load(0, 100, 1), divisor)) for n, divisor in enumerate(divisors)]
+    return kernel_of((len(DIVISORS), 100), (), inputs=(dtype, dtype), outputs=(dtype,) * len(divisors), compute=dtype,
+                     outer_stores=stores)
+
+
+QUOTIENTS = {f"quotients_{kind}_{dtype}": quotients(dtype, *divisors) for dtype in ("float32", "float64")
+             for kind, divisors in (("of_rows", (load(1, 1, 0), -7.1)), ("of_constants", (-7.1, 3.0)))}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +84,7 @@ def libraries(tmp_path_factory):
     """Case name to its library and source: two translation units, compiled side by side."""
     folder = tmp_path_factory.mktemp("loops")
     sources = [generate(case.kernel, case.name) for case in CASES]
+    sources += [generate(kernel, name) for name, kernel in QUOTIENTS.items()]
     halves = [sources[::2], sources[1::2]]
     with ThreadPoolExecutor(2) as pool:
         built = list(pool.map(lambda n: build(halves[n], folder, f"half{n}"), range(2)))
@@ -90,6 +104,29 @@ def test_agrees_with_evaluator(case: LoopCase, libraries) -> None:
     launch(library, source, [*inputs, *outputs])
     problem = case.mismatch(outputs)
     assert problem is None, problem
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_quotients_by_one_divisor(name, libraries) -> None:
+    """They are those of a division: to the last digit where both numbers are of usual size."""
+    kind = getattr(torch, QUOTIENTS[name].compute)
+    library, source = libraries[name]
+    assert source.definition.count("kw_quotient") == 2
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(len(DIVISORS), 100, generator=generator, dtype=kind)
+    special = torch.tensor([0.0, -0.0, inf, -inf, nan, 1e-40, -3e38, 1e-25, 2e-38], dtype=kind)
+    x[:, :9], x[:, 9:20] = special, torch.arange(11, dtype=kind)
+    divisors = torch.tensor(DIVISORS, dtype=kind)
+    found = [torch.zeros_like(x), torch.zeros_like(x)]
+    launch(library, source, [x, divisors, *found])
+    by = (divisors[:, None], -7.1) if "of_rows" in name else (-7.1, 3.0)
+    for value, expected in zip(found, (x / divisor if isinstance(divisor, torch.Tensor) else
+                                       x / torch.tensor(divisor, dtype=kind) for divisor in by), strict=True):
+        low, high = (torch.nextafter(expected, torch.full_like(expected, end)) for end in (-inf, inf))
+        assert (value.isnan() == expected.isnan()).all()
+        assert (value.isnan() | ((low <= value) & (value <= high))).all()
+        assert (value[:, 9:] == expected[:, 9:])[~expected[:, 9:].isnan()].all()
+        assert (value.signbit() == expected.signbit())[~expected.isnan()].all()
 
 
 # Arguments beyond the first, and bounds in units of the last place (of |value| + floor * |x|).

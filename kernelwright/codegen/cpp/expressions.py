@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from math import isinf, isnan
+from math import frexp, isinf, isnan
 
 from kernelwright.codegen.loops.indices import guard_text, index_text
 from kernelwright.ir.scalar import KERNEL_FUNCTIONS, UNFUSED
@@ -55,6 +55,8 @@ _EXTRA |= {
 ANGULAR = ("sin", "cos", "tan")
 #: Largest whole power that is made of products.
 MOST_PRODUCTS = 16
+#: Between these sizes ``kw_divisor`` calls a divisor usual.
+USUAL_DIVISORS = (2.0**-24, 2.0**24)
 _UNFUSED = frozenset(function.name for function in UNFUSED.values())
 _WHOLE_TYPES = {"whole": "int64_t", "uwhole": "uint64_t"}
 
@@ -99,18 +101,25 @@ class Scope:
     """The expressions that have a name at one place of the generated text.
 
     ``prefix`` starts the names; a nested scope must use another one. ``far`` is the text that tells sines, cosines and
-    tangents whether an angle may be far, where that is known.
+    tangents whether an angle may be far, where that is known. ``quotients`` has the texts of quotients by some
+    divisors, with ``{0}`` for what is divided.
     """
 
-    def __init__(self, prefix: str, bound: dict[Expression, str] | None = None, far: str = "") -> None:
+    def __init__(self, prefix: str, bound: dict[Expression, str] | None = None, far: str = "",
+                 quotients: dict[Expression, str] | None = None) -> None:
         self.prefix = prefix
         self.bound: dict[Expression, str] = dict(bound or {})
         self.far = far
+        self.quotients = quotients or {}
         self._count = 0
 
     def nested(self, prefix: str, far: str = "") -> Scope:
         """A scope inside this one."""
-        return Scope(prefix, self.bound, far)
+        return Scope(prefix, self.bound, far, self.quotients)
+
+    def dividing(self, quotients: dict[Expression, str]) -> Scope:
+        """The same scope with texts of quotients, for scopes inside it."""
+        return Scope(self.prefix, self.bound, self.far, quotients)
 
     def define(
         self,
@@ -134,12 +143,16 @@ class Scope:
         names = [self.text(argument) for argument in node.arguments]
         if isinstance(node, Element):
             return f"{value_type(node)}(in{node.buffer}[{names[0]}])"
-        text = "kw_unfused_neg({0})" if _is_negated_sum(node) else _power(node) or \
+        text = "kw_unfused_neg({0})" if _is_negated_sum(node) else _power(node) or self._quotient(node) or \
             _EXTRA.get(node.function) or KERNEL_FUNCTIONS[node.function].text
         if self.far and node.function in ANGULAR:
             names[-1] += f", {self.far}"
         text = text.format(*names)
         return re.sub(r"\bu?whole\b", lambda found: _WHOLE_TYPES[found[0]], text)
+
+    def _quotient(self, node: Apply) -> str:
+        """The text of a quotient by one of the divisors of `quotients`; empty for all else."""
+        return self.quotients.get(node.arguments[1], "") if node.function == "div" else ""
 
     def text(self, node: Expression) -> str:
         """The name or literal of ``node``."""
@@ -188,6 +201,23 @@ def angles(roots: Iterable[Expression], bound: dict[Expression, str]) -> list[Ex
     for node in walk(*roots, into=lambda node: node not in bound):
         if isinstance(node, Apply) and node.function in ANGULAR and node not in bound:
             result[node.arguments[0]] = None
+    return list(result)
+
+
+def fixed_divisors(roots: Iterable[Expression], bound: dict[Expression, str], variable: str) -> list[Expression]:
+    """The distinct divisors of which evaluating ``roots`` still takes quotients, as far as they are one number for all
+    values of the loop variable ``variable``. Not those by which g++ makes a product of the quotient."""
+    result: dict[Expression, None] = {}
+    for node in walk(*roots, into=lambda node: node not in bound):
+        if isinstance(node, Apply) and node.function == "div" and node not in bound:
+            divisor = node.arguments[1]
+            if isinstance(divisor, Constant):
+                size = abs(divisor.value)
+                fixed = USUAL_DIVISORS[0] < size < USUAL_DIVISORS[1] and frexp(size)[0] != 0.5
+            else:
+                fixed = divisor in bound and not re.search(rf"\b{variable}\b", bound[divisor])
+            if fixed:
+                result[divisor] = None
     return list(result)
 
 

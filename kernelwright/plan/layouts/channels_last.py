@@ -43,6 +43,20 @@ def can_be_channels_last(node: Node) -> bool:
     return node.op == "convolution" and node.rank in (4, 5) and node.dtype in FLOATS and node.size > 0
 
 
+def depthwise_backward(roots: Iterable[Node]) -> frozenset[Node]:
+    """PyTorch's calls for the gradients of 2-D and 3-D convolutions of each channel alone, in float32. A CPU's library
+    takes several times as long for them where tensors are not channels-last."""
+    found = set()
+    for node in walk(roots):
+        if node.op == "opaque" and node["target"] == "aten.convolution_backward.default":
+            g, _, weight = node.inputs
+            transposed, groups = node["template"][7], node["template"][9]
+            depthwise = not transposed and 1 == weight.shape[1] < groups
+            if depthwise and g.rank in (4, 5) and g.dtype == "float32" and g.size:
+                found.add(node)
+    return frozenset(found)
+
+
 def given_last(roots: Iterable[Node]) -> frozenset[Node]:
     """The convolutions that are given a view which shows contiguous memory channels-last: a sequence (N, *space, C) of
     which PyTorch, too, copies nothing."""
@@ -58,6 +72,11 @@ def given_last(roots: Iterable[Node]) -> frozenset[Node]:
                     all(strides[a] == stride for a, stride in zip(order, contiguous(shape), strict=True) if a in wide):
                 found.add(node)
     return frozenset(found)
+
+
+def _places(node: Node) -> tuple[int, ...]:
+    """The operands of a convolution, or of its gradients' call, that lie channels-last with it."""
+    return (0, 1) if node.op == "opaque" else (0,)
 
 
 def _draws(node: Node) -> bool:
@@ -90,10 +109,10 @@ def lay_out(roots: Iterable[Node], kept: set[Node], source: dict[Node, Node], ch
     """Give orders to everything below ``roots`` of a lowered graph.
 
     kept: nodes that stay torch calls. source: the node of the graph before lowering that each came from;
-    ``chosen`` holds those of the convolutions that become channels-last.
+    ``chosen`` holds those of the convolutions, and of the calls for gradients of some, that become channels-last.
     """
     roots = list(roots)
-    layout = _Layout(roots, kept, {n for n in walk(roots) if n.op == "convolution" and source[n] in chosen})
+    layout = _Layout(roots, kept, {n for n in walk(roots) if n.op in ("convolution", "opaque") and source[n] in chosen})
     sources: dict[Node, Node] = {}
 
     def attribute(built: Node, node: Node) -> None:
@@ -140,7 +159,7 @@ class _Layout:
             order = wanted.get(node)
             for place, operand in enumerate(node.inputs):
                 wish = self._wish(node, place, operand, order)
-                firm = node.op == "convolution" and place == 0 and node in self.chosen
+                firm = node in self.chosen and place in _places(node)
                 if wish is not None and operand not in firmly and (firm or operand not in wanted):
                     wanted[operand] = wish
                     firmly.update([operand] if firm else [])
@@ -148,6 +167,8 @@ class _Layout:
 
     def _wish(self, node: Node, place: int, operand: Node, order: Order | None) -> Order | None:
         """The order that ``node``, wanted in ``order`` itself, wants of an operand."""
+        if node in self.chosen and node.op == "opaque":
+            return channels_last(operand.rank) if place in _places(node) else None
         if node.op == "convolution":
             return (channels_last(node.rank) if node in self.chosen else first_order(node.rank)) if place == 0 else None
         if node.op == "reshape":
@@ -237,6 +258,9 @@ class _Layout:
 
     def _place_call(self, node: Node) -> None:
         """A torch call: on permuted tensors where that does, else on what it would get without us."""
+        if node in self.chosen and node.op == "opaque":
+            self._place_backward(node)
+            return
         if node in self.chosen:
             order = channels_last(node.rank)
             first = seen(self.in_memory(node.inputs[0], order), order)
@@ -250,7 +274,24 @@ class _Layout:
         order = self._order_of_call(node)
         self._set(node, make("contiguous", call, axes=order), order, call)
 
+    def _place_backward(self, node: Node) -> None:
+        """The call for a convolution's gradients: what it is given in channels-last order, and the items of it that are
+        a gradient of such a tensor."""
+        inputs = [seen(self.in_memory(i, channels_last(i.rank)), channels_last(i.rank)) if place in _places(node)
+                  else self._plain(i) for place, i in enumerate(node.inputs)]
+        call = rebuild(node, tuple(inputs))
+        self._set(node, call, first_order(node.rank), call)
+
+    def _place_item(self, node: Node) -> None:
+        """A gradient of a convolution in channels-last order: that of its input lies so, others as parameters do."""
+        item = rebuild(node, (self.stored[node.inputs[0]],))
+        order = channels_last(node.rank) if node["index"] == 0 else first_order(node.rank)
+        self._set(node, make("contiguous", item, axes=order), order, item)
+
     def _unordered(self, node: Node) -> None:
+        if node.op == "item" and node.inputs[0] in self.chosen:
+            self._place_item(node)
+            return
         built = rebuild(node, tuple(map(self.as_result if _draws(node) else self._plain, node.inputs)))
         order = first_order(node.rank)
         stored = make("contiguous", built, axes=order) if self._strided(node) else built

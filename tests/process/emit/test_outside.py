@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from emitted_tools import assert_like, import_path, import_text, kernels_run, models, original_runs, write_problem
+from torch import nn
 
 import kernelwright
 from kernelwright.build.module import load_text
@@ -560,3 +561,35 @@ def test_code_of_this_package_is_not_the_users() -> None:
     assert is_installed(kernelwright.__file__) and not is_installed(__file__)
     found = read_outside(model)
     assert not found.refused and not found.values
+
+
+TABLE = {"shift": 1.0}
+
+
+def _shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + TABLE["shift"]
+
+
+def _kept(x: torch.Tensor) -> torch.Tensor:
+    return _shifted(torch.tanh(x) * 2.0)
+
+
+class Keeper(nn.Module):
+    """A model that computes what a function says, whose name stands nowhere in its class."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def test_a_function_that_an_object_keeps_has_its_globals_with_it() -> None:
+    """They are read through it, since no emitted file has their names, and are no state of the model."""
+    model = Keeper(_kept)
+    found = read_outside(model)
+    texts = {text: eval(text, {"_model": model}) for text in (*found.values, *found.containers)}
+    assert _shifted in texts.values() and any(value is TABLE for value in texts.values())
+    assert all(text.startswith("_model.function.__globals__") for text in texts)
+    assert any(value is TABLE for value in found.containers.values())

@@ -3,12 +3,15 @@ autograd's."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_tools import run_plan
 from torch import nn
 
 from kernelwright.adjoint.backward import Backward, make_backward
@@ -210,3 +213,33 @@ def test_what_is_written_where_no_gradients_are_recorded_is_the_originals():
 def test_what_is_called_once_is_differentiated_as_it_was():
     for name in ("one call", "a smooth power"):
         assert capture(Of(TWICE[name]), [torch.rand(3)], recording=True).differentiated is None
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_gradients_of_convolutions_of_each_channel_are_found_channels_last(rank):
+    """On a CPU: what the call is given lies so in memory, and its results are what they were."""
+    torch.manual_seed(0)
+    convolution = (nn.Conv2d, nn.Conv3d)[rank - 2]
+    model = Of(lambda m, x: F.gelu(m["deep"](x * 2)) * x, deep=convolution(6, 6, 3, padding=1, groups=6))
+    inputs = [torch.randn(2, 6, *(5, 4, 3)[:rank])]
+    captured = capture(model, inputs, recording=True)
+    backward = make_backward(captured, GENERIC_CPU)[-1]
+    assert len(backward.plan.channels_last) == 1
+    call, = (n for n in walk(backward.plan.results) if n.op == "opaque")
+    assert [operand.op for operand in call.inputs[:2]] == ["reordered"] * 2
+    elsewhere = make_backward(captured, replace(GENERIC_CPU, kind="cuda"))[-1]
+    assert not elsewhere.plan.channels_last
+    exact = copy.deepcopy(model).double()
+    x = inputs[0].double().requires_grad_()
+    result = exact(x)
+    direction = torch.randn_like(result)
+    found = backward.gradients
+    values = {name: tensor.detach() for name, tensor in exact.named_parameters()}
+    values |= dict(zip((leaf["name"] for leaf in found.graph.inputs if leaf is not None), (x.detach(), direction),
+                       strict=True))
+    parameters = dict(exact.named_parameters())
+    expected = torch.autograd.grad(result, [x if isinstance(who, int) else parameters[who] for who in found.gives],
+                                   direction)
+    for own, right in zip(run_plan(backward.plan, values)[0], expected, strict=True):
+        torch.testing.assert_close(own, right)
+        assert own.is_contiguous()

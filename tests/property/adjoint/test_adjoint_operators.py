@@ -308,3 +308,17 @@ def test_an_operator_without_a_rule_is_named():
     with pytest.raises(NoAdjoint, match="no input and no parameter is reached"):
         gradients(Graph((x,), (make("cast", make("gt", x, constant(0.0)), to="float64", shape=(3,), dtype="float64"),),
                         (0,), (), True), (0,), {0})
+
+
+@pytest.mark.parametrize("kernel, size", [((2,), (9,)), ((2, 3), (4, 7)), ((2, 1, 2), (5, 2, 4))])
+def test_windows_side_by_side_have_one_greatest_element_each(kernel, size):
+    """The first of equal ones, and the last NaN; what no window has gets no gradient."""
+    rank = len(kernel)
+    shape = (2, 3, *(n // k for n, k in zip(size, kernel, strict=True)))
+    node = make("max_pool", of("x", 2, 3, *size), kernel=kernel, stride=kernel, padding=(0,) * rank,
+                dilation=(1,) * rank, ceil=False)
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randint(-1, 2, (2, 3, *size), generator=generator).double()
+    x[1][torch.rand(x[1].shape, generator=generator) < 0.3] = torch.nan
+    x[0, 0] = -torch.inf
+    check(node, {"x": x}, torch.randn(shape, generator=generator, dtype=torch.float64))

@@ -84,13 +84,14 @@ class _Rows:
             and self.segments >= 4
         )
         self.kept = self._kept()  # with the names of their buffers
-        self.kept_in: Store | None = None  # the row store in whose place the only one of these stays
-        if self.split or self.elements > KEPT_NEAR:
-            self.kept_in = self._place_of_result()
-            if self.kept_in is not None:
-                self.kept = {self._dearest(self.kept_in): f"out{self.kept_in.buffer}"}
-            elif self.split or len(self.kept) * self.elements > KEPT_ELEMENTS:
-                self.kept = {}
+        far = self.split or self.elements > KEPT_NEAR
+        # The row store in whose place the only one of these stays. Of a short row, too: stores into memory that is not
+        # near take no time beside the operations that a dear value takes.
+        self.kept_in = self._place_of_result() if far or len(self.kept) == 1 else None
+        if self.kept_in is not None:
+            self.kept = {self._dearest(self.kept_in): f"out{self.kept_in.buffer}"}
+        elif self.split or (far and len(self.kept) * self.elements > KEPT_ELEMENTS):
+            self.kept = {}
 
     def _place_of_result(self) -> Store | None:
         """The row store in whose place a dear value can stay until it is stored: the only one, so that no other reads

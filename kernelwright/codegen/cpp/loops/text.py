@@ -15,6 +15,7 @@ from kernelwright.codegen.cpp.expressions import (
     angles,
     cost,
     element_text,
+    fixed_divisors,
     guard_text,
     guarded_text,
     index_text,
@@ -41,6 +42,8 @@ MOST_ONCE = 4
 """Most such arrays of a loop."""
 MOST_SECTIONS = 5
 """Most parts of a lane with a loop each."""
+FEWEST_QUOTIENTS = 32
+"""Shortest lane whose common divisor's reciprocal pays."""
 MOST_ELEMENTS = 1 << 62
 """An end beyond that of any lane."""
 
@@ -218,9 +221,15 @@ def lane_loop(
     ``skip_outside`` drops the rest, for values that a reduction ignores. Loads that do not change
     along the lane must be named in ``scope`` already. Where the ``kernel`` is given, runs of its float16 are
     converted beside the loop. Where sines or cosines are taken, a strip whose angles are all of usual size is
-    vectorised, and another one takes the library's function.
+    vectorised, and another one takes the library's function. Quotients by what does not change along the lane are
+    products with its reciprocal, where that is of usual size.
     """
     variable = names[lane]
+    divisors = [] if kernel is None or (kernel.outer + kernel.row)[lane] < FEWEST_QUOTIENTS else \
+        [divisor for divisor in fixed_divisors(roots, scope.bound, variable) if divisor not in scope.quotients]
+    if divisors:
+        return _by_reciprocals(divisors, scope, lambda inner: lane_loop(
+            roots, inner, names, lane, first, last, finish, skip_outside=skip_outside, prefix=prefix, kernel=kernel))
     loads = unnamed_loads(roots, scope.bound)
     guards = {guard for load in loads for guard in load.guards}
 
@@ -316,6 +325,21 @@ def lane_loop(
     ]
     lines[-4] += ";"
     return braces("", lines)
+
+
+def _by_reciprocals(divisors: Sequence[Expression], scope: Scope, loop: Callable[[Scope], list[str]]) -> list[str]:
+    """``loop`` in a scope whose quotients by ``divisors`` are products: for divisors of any size it stands in a
+    function that is called for usual ones, and for others."""
+    names = {divisor: f"by{n}" for n, divisor in enumerate(divisors)}
+    lines = [f"const kw_divisor<real> {name}({scope.text(divisor)});" for divisor, name in names.items()]
+    unknown = [name for divisor, name in names.items() if not isinstance(divisor, Constant)]
+    usual = "usual" if unknown else "std::true_type{{}}"  # braces of a text that is a format
+    body = loop(scope.dividing({divisor: f"kw_quotient({{0}}, {name}, {usual})" for divisor, name in names.items()}))
+    if not unknown:
+        return braces("", [*lines, *body])
+    tested = " && ".join(f"{name}.usual()" for name in unknown)
+    return braces("", [*lines, *braces("const auto divide = [&](auto usual)", body)[:-1], "};",
+                       f"if ({tested}) divide(std::true_type{{}});", "else divide(std::false_type{});"])
 
 
 def float16_loads(loads: Sequence[Load], kernel: LoopKernel | None, lane: int) -> dict[Load, str]:

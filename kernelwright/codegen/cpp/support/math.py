@@ -46,6 +46,31 @@ template <typename real> static inline real kw_unfused_sub(real x, real y) { ret
 template <typename real> static inline real kw_unfused_neg(real x) { return -x; }
 #endif
 """
+FUNCTION_SNIPPETS["kw_divisor"] = """\
+// One divisor of many numbers. A division takes a vector unit five times as long as the products with its reciprocal
+// and with what that has lost: their sum, rounded once, is the quotient, but for one in millions: its neighbour.
+// Where a number is so small that the second product is subnormal, or not finite, the first one stands alone. A divisor
+// is usual where no such product leaves the range; others divide.
+template <typename real> struct kw_divisor {
+  real divisor, reciprocal, lost;
+  explicit kw_divisor(real d) : divisor(d), reciprocal(1 / d), lost(std::fma(-reciprocal, d, real(1)) / d) {}
+  bool usual() const {
+#ifdef __FP_FAST_FMAF
+    return std::abs(divisor) > real(0x1p-24) && std::abs(divisor) < real(0x1p24);
+#else
+    return false;
+#endif
+  }
+};
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::true_type) {
+  const real size = std::abs(x), near = x * by.reciprocal;
+  const bool mended = (size > real(0x1p-75)) & (size < real(0x1p100));
+  return kw_select(mended, std::fma(x, by.reciprocal, kw_select(mended, x, real(0)) * by.lost), near);
+}
+template <typename real> static inline real kw_quotient(real x, const kw_divisor<real>& by, std::false_type) {
+  return x / by.divisor;
+}
+"""
 _simple("kw_multiply_add", "return std::fma(x, y, z);", "x y z")
 _simple("kw_abs", "return std::abs(x);")
 _simple("kw_sqrt", "return std::sqrt(x);")
@@ -62,13 +87,14 @@ _pair(
     "kw_exp",
     """
   // exp(x) = 2^n exp(r), |r| <= log(2) / 2; polynomial of Cephes expf. 2^n is applied in two
-  // factors, which reaches the subnormal numbers and overflows to infinity. Below them the result is zero without a
+  // factors, which reaches the subnormal numbers and overflows to infinity: what n is shifted by, 1.5 * 2^23 + 2 * 127,
+  // leaves the exponent of each in the last bits of a half. Below them the result is zero without a
   // product: one that underflows takes a processor a hundred times as long, and masks of scores ask for it.
   const bool vanishes = x < -104.0f;
   x = kw_select(vanishes, 0.0f, x);
   x = kw_select(x > 89.0f, 89.0f, x);
-  const float shifted = x * 1.44269504088896341f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
+  const float shifted = x * 1.44269504088896341f + 12583166.0f;
+  const float n = shifted - 12583166.0f;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -77,18 +103,17 @@ _pair(
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const int32_t whole = kw_bits(shifted) - 0x4b400000;
-  const int32_t half = whole >> 1;
-  const float power = p * kw_float((half + 127) << 23) * kw_float((whole - half + 127) << 23);
+  const int32_t whole = kw_bits(shifted), half = whole >> 1;
+  const float power = p * kw_float(half << 23) * kw_float((whole - half) << 23);
   return kw_select(vanishes, 0.0f, power);
 """,
     """
-  // The same with the series of exp(r), whose next term is below 2^-57.
+  // The same with the series of exp(r), whose next term is below 2^-57, and 1.5 * 2^52 + 2 * 1023.
   const bool vanishes = x < -746.0;
   x = kw_select(vanishes, 0.0, x);
   x = kw_select(x > 710.0, 710.0, x);
-  const double shifted = x * 1.4426950408889634074 + 6755399441055744.0;
-  const double n = shifted - 6755399441055744.0;
+  const double shifted = x * 1.4426950408889634074 + 6755399441057790.0;
+  const double n = shifted - 6755399441057790.0;
   const double r = (x - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
   double p = 1.0 / 6227020800;
   p = p * r + 1.0 / 479001600;
@@ -103,9 +128,8 @@ _pair(
   p = p * r + 1.0 / 6;
   p = p * r + 1.0 / 2;
   p = p * (r * r) + r + 1.0;
-  const int64_t whole = kw_bits(shifted) - 0x4338000000000000;
-  const int64_t half = whole >> 1;
-  const double power = p * kw_float((half + 1023) << 52) * kw_float((whole - half + 1023) << 52);
+  const int64_t whole = kw_bits(shifted), half = whole >> 1;
+  const double power = p * kw_float(half << 52) * kw_float((whole - half) << 52);
   return kw_select(vanishes, 0.0, power);
 """,
 )

@@ -147,23 +147,31 @@ template <typename real> struct kw_{name}_of {{
     using V = kw_vector<real>;
     constexpr int64_t L = V::lanes;
     const real before = best;
-    const auto further = [](auto x, auto y) {{ return ((x {op} y) | (x != x)) ? x : y; }};
+    const auto further = [](auto x, auto y) {{ return x {op} y ? x : y; }};
     int64_t i = 0;
     if (count >= L) {{
       typename V::type a = V::load(values), b = a, c = a, d = a;
+      auto lost = a != a;  // lanes of NaN, which comparisons drop
       for (; i + 4 * L <= count; i += 4 * L) {{
-        a = further(V::load(values + i), a);
-        b = further(V::load(values + i + L), b);
-        c = further(V::load(values + i + 2 * L), c);
-        d = further(V::load(values + i + 3 * L), d);
+        const typename V::type x = V::load(values + i), y = V::load(values + i + L);
+        const typename V::type z = V::load(values + i + 2 * L), w = V::load(values + i + 3 * L);
+        lost |= (x != x) | (y != y) | (z != z) | (w != w);
+        a = further(x, a), b = further(y, b), c = further(z, c), d = further(w, d);
       }}
-      for (; i + L <= count; i += L) a = further(V::load(values + i), a);
-      b = further(V::load(values + count - L), b);  // what is left, and some once more
+      for (; i + L <= count; i += L) {{
+        const typename V::type x = V::load(values + i);
+        lost |= x != x, a = further(x, a);
+      }}
+      const typename V::type rest = V::load(values + count - L);  // what is left, and some once more
+      lost |= rest != rest, b = further(rest, b);
       a = further(further(a, b), further(c, d));
       typename V::half low, high;
       std::memcpy(&low, &a, 16), std::memcpy(&high, reinterpret_cast<const char*>(&a) + 16, 16);
       low = further(low, high);
       for (int64_t lane = 0; lane < L / 2; lane += 2) best = kw_{full}(kw_{full}(low[lane], low[lane + 1]), best);
+      bool any = false;
+      for (int64_t lane = 0; lane < L; ++lane) any |= lost[lane] != 0;
+      if (any) best = std::numeric_limits<real>::quiet_NaN();
       i = count;
     }}
     for (; i < count; ++i) best = kw_{full}(best, values[i]);

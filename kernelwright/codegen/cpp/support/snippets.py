@@ -29,7 +29,7 @@ SNIPPETS: dict[str, str] = {
 _NAME = re.compile(r"\bkw_\w+")
 _ALIASES = {"kw_arc_sine": "kw_arc", "kw_origin": "kw_rescale", "kw_unfused_sub": "kw_unfused_add",
             "kw_near": "kw_far", "kw_reach": "kw_far",
-            "kw_unfused_neg": "kw_unfused_add"}
+            "kw_unfused_neg": "kw_unfused_add", "kw_quotient": "kw_divisor"}
 
 
 def used_snippets(text: str) -> tuple[str, ...]:
