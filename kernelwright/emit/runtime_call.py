@@ -118,7 +118,8 @@ def _kernelwright_launch(launcher, stream, *tensors):
     """Call a launcher with the addresses of its tensors; failures raise and name the kernel. In a profile it stands
     with the names of its kernels."""
     if SIZED:
-        addresses = struct.pack(f"{len(tensors) + len(sizes)}P", *[t.data_ptr() for t in tensors], *sizes)
+        values = [*map(torch.Tensor.data_ptr, tensors), *sizes]
+        addresses = struct.pack(f"{len(values)}P", *values)
     else:
         addresses = struct.pack(f"{len(tensors)}P", *[t.data_ptr() for t in tensors])
     if _kernelwright_profiled():
@@ -401,8 +402,7 @@ def _kernelwright_call(model, inputs, named, plans):
             if nested is not None:
                 given = list(_kernelwright_flatten(nested, list(given), {}).values())
         if SIZED:
-            sizes = _kernelwright_sizes_of(given)
-            facts = facts["by_sizes"].get(sizes) or _kernelwright_sized(facts, sizes)
+            facts = facts["by_sizes"].get("latest") or _kernelwright_sized(facts, _kernelwright_sizes_of(given))
         if AHEAD:
             ahead = _kernelwright_ahead(model, facts, given)
             if ahead is not None:
@@ -411,6 +411,9 @@ def _kernelwright_call(model, inputs, named, plans):
             binding, values, tensors = _kernelwright_fit(model, facts, given)
         else:
             binding, values, tensors, turned = _kernelwright_fit(model, facts, given)
+        if SIZED:
+            facts = binding.facts
+        if TURNABLE:
             if turned not in binding.shows:
                 _kernelwright_count(model, "strides of inputs are new, and it is seen what results make of them")
                 result = model._original_forward(*inputs, **named)

@@ -1,10 +1,6 @@
-"""Text of every emitted file: whether the kernels fit a model and a call.
-
-Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, and KERNELS: there
-are any, and not calls of PyTorch's alone; OBJECTS: there are attributes beside numbers, texts and tuples of these;
-ORDERS: tensors whose axes lie in another order in memory; VALUES: arguments that are no tensors; SIZED: the file serves
-calls of several sizes.
-"""
+"""Text of every file: whether the kernels fit a model and a call. Conditions are those of ``emit.facts.OPTIONAL``, and
+KERNELS: any, not calls of PyTorch's alone; OBJECTS: attributes beside numbers, texts, tuples of these; ORDERS: other
+orders of axes in memory; VALUES: arguments that are no tensors; SIZED: the file serves calls of several sizes."""
 
 FORMS = '''\
 def _kernelwright_name(value, own):
@@ -132,6 +128,8 @@ class _KernelwrightBinding:
 
     def __init__(self, model, facts):
         own = _kernelwright_own | {type(model).__module__}
+        if SIZED:
+            self.facts = facts
         modules = dict(model.named_modules())
         classes = {path: _kernelwright_name(type(m), own) for path, m in modules.items() if path}
         if classes != facts["modules"]:
@@ -425,6 +423,9 @@ def _kernelwright_fit(model, facts, inputs):
             if values[place] is None:
                 raise _KernelwrightMisfit(f"attribute {name}", "holds no tensor yet")
     same = binding.same is not None and binding.same.check(*values)
+    if SIZED:
+        if not same and (other := _kernelwright_resized(facts, inputs)) is not None:
+            return _kernelwright_fit(model, other, inputs)
     if not same:
         kinds = list(map(type, values))
         if kinds != binding.kinds or list(map(_kernelwright_types, values)) != binding.types:

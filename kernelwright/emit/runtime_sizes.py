@@ -42,7 +42,19 @@ def _kernelwright_sized(facts, sizes):
     own = facts["sized"](*sizes)
     if own is None:
         raise _KernelwrightMisfit("this call", f"has sizes {sizes}, for which there are no kernels")
-    found = facts["by_sizes"][sizes] = {**facts, **own, "sizes": sizes}
+    found = facts["by_sizes"][sizes] = facts["by_sizes"]["latest"] = {**facts, **own, "sizes": sizes}
+    return found
+
+
+def _kernelwright_resized(facts, inputs):
+    """The facts of a mode for a call that may be of other sizes than these, which are the latest call's: those for its
+    sizes, or None where they are the same. So calls of one size in a row, whose tensors are seen to be alike, are not
+    asked for their sizes. Raises _KernelwrightMisfit."""
+    sizes = _kernelwright_sizes_of(inputs)
+    if sizes == facts["sizes"]:
+        return None
+    found = facts["by_sizes"].get(sizes) or _kernelwright_sized(facts, sizes)
+    facts["by_sizes"]["latest"] = found
     return found
 '''
 

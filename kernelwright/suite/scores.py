@@ -138,7 +138,7 @@ def score_problem(record: Mapping[str, Any]) -> ProblemScore:
         operators=mode.get("operators", 0), replaced=mode.get("replaced", 0),
         times={name: entries[name]["median"] for name in BASELINES if name in entries},
         ours=ours["median"] if ours else None, speeds=_speeds(mode, kind, entries),
-        share_of_floor=floor / ours["median"] if ours and floor is not None else None,
+        share_of_floor=floor / ours["median"] if ours and floor is not None and not ours.get("busy") else None,
         error=checked.get("candidate_error"), eager_error=checked.get("eager_error"),
         operations=(mode.get("after") or {}).get("operations"))
 

@@ -395,7 +395,8 @@ def summarize(
     """Make the `Timing` record of measured entries."""
     target = entries.get(CANDIDATE)
     ratios = {name: ratio(times, target) for name, times in entries.items() if target and name != CANDIDATE}
-    shares = {name: floor_seconds / times.median for name, times in entries.items()} if floor_seconds else {}
+    # What waited for processors on a busy machine says nothing about the device's limit.
+    shares = {n: floor_seconds / t.median for n, t in entries.items() if not t.busy} if floor_seconds else {}
     # The median's own interval must lie below: noise alone does not accuse anybody.
     below = tuple(n for n, t in entries.items() if floor_seconds and t.interval[1] < floor_seconds)
     return Timing(

@@ -6,8 +6,10 @@ import copy
 import json
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from random import Random
 
 import pytest
 import torch
@@ -147,6 +149,32 @@ def test_gradients_are_those_of_each_size(name) -> None:
         with kernels_run(found.module, 1):
             result = gradients(new, given, loss)
         assert_like(result, expected, 1e-4)
+
+
+def test_calls_of_any_order_of_sizes_run_the_kernels_of_theirs() -> None:
+    """What is known of a call's sizes is taken for the next one's only where its tensors are alike: in one model, in
+    another beside it, in threads, and after a call beyond the range."""
+    model, inputs, found = made("products")
+    first, second = (same_state(model.eval(), found.model().eval()) for _ in range(2))
+    given = {n: of_shape(inputs, (0, 0, n), (1, 0, n), seed=n) for n in (*BATCHES, 18)}
+    expected = {n: model(*given[n]).detach() for n in given}
+
+    def calls(new: nn.Module, order: list[int]) -> None:
+        for n in order:
+            with torch.no_grad():
+                assert_like(new(*given[n]), expected[n])
+
+    with kernels_run(found.module, 11):
+        calls(first, [8, 8, 3, 3, 8, 1, 17])
+        calls(second, [8, 17, 17])
+        calls(first, [17])
+    with original_runs(found.module, "has 18 elements"):
+        calls(first, [18])
+    with kernels_run(found.module, 2):
+        calls(first, [17, 17])
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda seed: calls(first, Random(seed).choices(BATCHES, k=200)), range(2)))
+    assert first.why() == {"axis 0 of x has 18 elements, not 1 to 17": 1} and second.why() == {}
 
 
 @pytest.mark.parametrize("n", [0, 18, 40])

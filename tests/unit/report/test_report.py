@@ -168,6 +168,13 @@ def test_times_that_do_not_hold_are_no_number():
     assert "not measurable here (cold and warm times disagree: 40.59x on flushed caches, 0.45x in a row)" in apart
 
 
+def test_what_waited_for_processors_has_no_share_of_the_roofline():
+    quiet = timing()
+    busy = {name: dataclasses.replace(entry, busy=name == CANDIDATE) for name, entry in quiet.entries.items()}
+    assert set(quiet.share_of_floor) == {EAGER, CANDIDATE}
+    assert set(summarize(busy, device="cpu", floor_seconds=5e-3).share_of_floor) == {EAGER}
+
+
 @pytest.mark.parametrize("width", [40, 60])
 def test_tables_fit_narrow_terminals(width):
     """Sixty columns, with every entry that a GPU has."""

@@ -6,6 +6,8 @@ import dataclasses
 import html
 import math
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -410,3 +412,29 @@ def test_a_page_is_saved_whole_or_not_at_all(tmp_path):
     with pytest.raises(errors.OutputFolderUnusable):
         found.save_report(tmp_path / "none" / "page.html")
     assert [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+#: A page in a frame of some width with all its details open, and what of its tables lies beyond their boxes.
+FRAME = """<iframe src="page.html" style="border: 0; height: 3000px; width: {width}px"></iframe><p></p><script>
+const frame = document.querySelector("iframe");
+frame.onload = () => {{
+  const page = frame.contentDocument;
+  page.querySelectorAll("details").forEach(part => part.open = true);
+  const boxes = [...page.querySelectorAll(".box")].filter(box => box.querySelector("table"));
+  const hidden = boxes.filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.ariaLabel);
+  document.querySelector("p").textContent = `${{boxes.length}} tables, hidden: ${{JSON.stringify(hidden)}},`
+    + ` sideways: ${{page.documentElement.scrollWidth > {width}}}`;
+}};</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_no_column_is_out_of_sight(results, tmp_path, width):
+    (tmp_path / "page.html").write_text(render_html(results["gpu"]))
+    (tmp_path / "frame.html").write_text(FRAME.format(width=width))
+    shown = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
+         f"file://{tmp_path / 'frame.html'}"], capture_output=True, text=True, timeout=240).stdout
+    tables = re.search(r"<p>(\d+) tables, hidden: (.*?), sideways: (\w+)</p>", shown)
+    assert tables is not None and int(tables[1]) > 3 and tables.groups()[1:] == ("[]", "false"), shown[-500:]
