@@ -24,9 +24,11 @@ settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
 
 # PyTorch traces what it compiles, with stacks and graphs as text, for whoever listens: pytest listens to all loggers
-# that keep to themselves. The package has loaded it by now.
-logging.getLogger("torch.__trace").handlers.clear()
-logging.getLogger("torch.__trace").propagate = True
+# that keep to themselves, as this one does again after each command (`torch._logging.set_logs`). The package has loaded
+# it by now.
+_trace = logging.getLogger("torch.__trace")
+_trace.handlers.clear()
+_trace.addHandler = lambda handler: None
 
 _numbers = itertools.count()
 
