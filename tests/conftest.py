@@ -6,8 +6,10 @@ import gc
 import itertools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Threads that wait for each other sleep. Where several processes share processors, waiting by turning takes the time
 # of those that are waited for. Read when PyTorch is loaded.
@@ -24,9 +26,11 @@ settings.register_profile("kernelwright", deadline=None, database=None)
 settings.load_profile("kernelwright")
 
 # PyTorch traces what it compiles, with stacks and graphs as text, for whoever listens: pytest listens to all loggers
-# that keep to themselves. The package has loaded it by now.
-logging.getLogger("torch.__trace").handlers.clear()
-logging.getLogger("torch.__trace").propagate = True
+# that keep to themselves, as this one does again after each command (`torch._logging.set_logs`). The package has loaded
+# it by now.
+_trace = logging.getLogger("torch.__trace")
+_trace.handlers.clear()
+_trace.addHandler = lambda handler: None
 
 _numbers = itertools.count()
 
@@ -53,9 +57,11 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported, and the tests themselves, stay until the end: a collection need not look at these 800,000
-    objects, which takes it half a second. Each measurement begins with one."""
+    objects, which takes it half a second. Each measurement begins with one. Others come less often: of what a capture
+    makes, most goes by itself."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +71,20 @@ def nothing_measured_before(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: p
 
     folder = tmp_path_factory.getbasetemp() / f"times-{next(_numbers)}"
     monkeypatch.setattr(memory, "folder", lambda: folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_a_module_loads_goes_with_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Problem files and emitted ones that its tests have imported. They are some thousands in the end: each capture
+    looks through what modules hold, and each change of `nn.Module` goes through all its subclasses."""
+    from kernelwright.problem.importing import PROBLEM_MODULE
+
+    before, written = set(sys.modules), str(tmp_path_factory.getbasetemp())
+    yield
+    for name in sys.modules.keys() - before:
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        if name.startswith((PROBLEM_MODULE, "_kernelwright_emitted_")) or file.startswith(written):
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -92,6 +112,26 @@ def the_machine_is_measured_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peaks, "_cached", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def the_judge_tries_itself_once() -> Iterator[None]:
+    """As processes of one run do (`kept_self_test`): what a test says of self-tests it says of its own."""
+    from kernelwright.judge import run
+    from kernelwright.judge.selftest import SelfTest
+
+    passed: dict[tuple[Any, ...], SelfTest] = {}
+    tried = run.self_test
+
+    def once(*how: Any) -> SelfTest:
+        found = passed.get(how) or tried(*how)
+        if found.passed:
+            passed[how] = found
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "self_test", once)
         yield
 
 

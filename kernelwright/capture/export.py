@@ -36,6 +36,7 @@ from kernelwright.capture.tracing import (
     asking,
     bound_questions,
     changes_gradient_mode,
+    lines_noted,
     modes_asked,
     traceable,
     without_scopes,
@@ -105,9 +106,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
-                redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), asking(asked), \
-                random_states_kept(drawn), values_asked.values_read(values, deciding), outside_kept(outside, moved), \
-                modes_asked(work, questions), carried.watched():
+                redirect_stderr(io.StringIO()), watched(work, assigned), traceable(), lines_noted(file), \
+                asking(asked), random_states_kept(drawn), values_asked.values_read(values, deciding), \
+                outside_kept(outside, moved), modes_asked(work, questions), carried.watched():
             warnings.simplefilter("ignore")
             traced = torch.export.export(work, call.positional, call.keywords, strict=False)
             if changes_gradient_mode(traced):

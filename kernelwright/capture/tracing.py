@@ -7,6 +7,7 @@ import importlib
 import operator
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -128,6 +129,48 @@ def _scripts_as_python() -> Iterator[None]:
 
 
 @contextmanager
+def lines_noted(file: str | None) -> Iterator[None]:
+    """The stack that a trace keeps of each call has the lines of ``file`` alone, from its first forward on: PyTorch
+    looks up the text of each of a hundred frames, which takes a tenth of the trace."""
+    proxies: Any = importlib.import_module("torch.fx.proxy")
+    stacks = proxies.CapturedTraceback
+    proxies.CapturedTraceback = _LinesOf(file)
+    try:
+        yield
+    finally:
+        proxies.CapturedTraceback = stacks
+
+
+class _LinesOf:
+    """The frames of a file, in place of PyTorch's stack of all frames."""
+
+    def __init__(self, file: str | None) -> None:
+        self._file = file
+
+    def extract(self, **how: Any) -> _LinesOf:
+        return self
+
+    def summary(self) -> traceback.StackSummary:
+        """Those within the outermost forward, after the frame of that, by which PyTorch knows a stack."""
+        found: list[traceback.FrameSummary] = []
+        forwards: list[traceback.FrameSummary] = []
+        inner = 0  # how many frames are of calls that the outermost forward made
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "forward":
+                forwards, inner = [_summary(frame)], len(found)
+            if code.co_filename == self._file:
+                found.append(_summary(frame))
+            frame = frame.f_back
+        return traceback.StackSummary.from_list(forwards + found[:inner][::-1])
+
+
+def _summary(frame: FrameType) -> traceback.FrameSummary:
+    return traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, lookup_line=False)
+
+
+@contextmanager
 def asking(found: set[str]) -> Iterator[None]:
     """Put into ``found`` what the forward, or a layer of PyTorch's in it, asks tensors of the recorded graph."""
 
@@ -243,7 +286,7 @@ def bound_questions() -> bool:
     notes that it is asked."""
     asked = {id(getattr(torch, name)) for name in _GRADIENT_QUESTIONS}
     return any(not asked.isdisjoint(map(id, list(getattr(module, "__dict__", {}).values())))
-               for name, module in list(sys.modules.items()) if name.split(".")[0] not in _NEVER_ASK)
+               for name, module in list(sys.modules.items()) if name.partition(".")[0] not in _NEVER_ASK)
 
 
 def is_of_model(frame: FrameType) -> bool:

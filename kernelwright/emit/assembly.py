@@ -23,6 +23,8 @@ def folded(text: str, conditions: Mapping[str, bool]) -> str:
 
 # A run writes its file several times, with other kernels and mostly the same runtime; a process may make many runs.
 _KEPT = 64
+# The runtime has a hundred pieces, and these some forms each.
+_KEPT_PIECES = 1024
 
 
 @lru_cache(4)
@@ -104,6 +106,16 @@ class _Part:
 
 @lru_cache(_KEPT)
 def _parts(text: str) -> list[_Part]:
+    """The statements of a module. Most stand apart by two blank lines: each of these pieces is read once, in however
+    many texts it stands."""
+    try:
+        return [part for piece in text.split("\n\n\n") for part in _parts_of(piece)]
+    except SyntaxError:  # the blank lines are within a statement
+        return _parts_of(text)
+
+
+@lru_cache(_KEPT_PIECES)
+def _parts_of(text: str) -> list[_Part]:
     lines = text.split("\n")
     parts, end = [], 0
     for node in ast.parse(text).body:

@@ -59,7 +59,7 @@ def others_kept() -> Iterator[None]:
 def random_states() -> dict[str, bytes]:
     """Where the global generators of torch (CPU), random and, if loaded, numpy stand: equal only where none moved."""
     numpy = sys.modules.get("numpy")
-    states = {"torch": bytes(torch.get_rng_state().tolist()),
+    states = {"torch": bytes(torch.get_rng_state().numpy()),
               "random": repr(random.getstate()).encode()}
     if numpy:
         kind, keys, *rest = numpy.random.get_state()

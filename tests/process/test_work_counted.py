@@ -110,6 +110,7 @@ def test_nobody_looks_for_cycles_among_what_imports_made():
         assert gc.isenabled() and gc.get_freeze_count() >= before + len(made) and gc.get_threshold()[0] > 700
     finally:
         gc.unfreeze()
+        gc.freeze()  # with what stays until the end (`conftest`): each measurement would look through it from here on
         gc.set_threshold(*thresholds)
 
 

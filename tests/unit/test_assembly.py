@@ -77,6 +77,20 @@ def test_what_is_used_stays_with_all_that_it_uses():
     assert used(TEXT, ["third"]).split("\n", 1)[0] == "import re" and used(TEXT, ["nothing"]) == ""
 
 
+def test_a_piece_is_read_once_in_whatever_text_it_stands(monkeypatch):
+    used(TEXT, ["first"])
+    read, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *more: read.append(text) or parse(text, *more))
+    assert "return x + x" in used(TEXT.replace("return x\n", "return x + x\n"), ["first"])
+    assert read == ["def second(x):\n    return x + x"]
+
+
+def test_blank_lines_within_a_statement():
+    text = 'WORDS = """\n\n\nfirst = 1\n"""\n\n\n# Of the list.\nNAMES = [\n    1,\n\n\n    WORDS]\n'
+    assert used(text, ["NAMES"]) == text.rstrip("\n").replace('"""\n\n\n#', '"""\n#')
+    assert used(text, ["first"]) == ""
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_has_its_own_way_to_build(target):
     text = build_text(TARGETS[target])

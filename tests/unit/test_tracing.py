@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch import nn
 from kernelwright import errors
 from kernelwright.capture.export import NotCapturable, capture
 from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.node import walk
 
 # Scopes ------------------------------------------------------------------------------------------
 
@@ -327,3 +329,37 @@ def test_torch_compile_knows_its_functions_after_a_trace() -> None:
     done = subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=ROOT, capture_output=True, text=True,
                           timeout=PATIENCE)
     assert done.stdout == "1.0\n", done.stderr
+
+
+# Lines -------------------------------------------------------------------------------------------
+
+
+class _Inner(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _helped(x) * 2
+
+
+def _helped(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(
+        x.exp()) + 1
+
+
+class _Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(_Inner(), nn.GELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).softmax(-1)
+
+
+def test_lines_are_those_of_pytorchs_own_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of this test, which calls the model, are among neither."""
+    def origins() -> list[tuple[str, Any]]:
+        return [(node.op, node.origin) for node in walk(capture(_Outer(), (X,), file=__file__).outputs)]
+
+    found = origins()
+    monkeypatch.setattr("kernelwright.capture.export.lines_noted", lambda file: nullcontext())
+    assert found == origins()
+    lines = {origin.text for _, origin in found if origin is not None and origin.line}
+    assert "return self.inner(x).softmax(-1)" in lines and len(lines) > 1
