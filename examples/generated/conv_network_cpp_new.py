@@ -71,7 +71,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_ef1fbf398cea"
+_KERNELWRIGHT_OPERATORS = "conv_network_c0fb34d01276"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -1625,6 +1625,7 @@ _KERNELWRIGHT_MODEL = {
              'norm2.bias', 'norm2.num_batches_tracked', 'norm2.running_mean', 'norm2.running_var', 'norm2.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (32, 3, 128, 128), torch.float32),),
+    "seen": (),
     "strides": ((10, 1),),
 }
 
@@ -2238,12 +2239,12 @@ class _KernelwrightFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
         # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
         ctx.binding, ctx.facts, ctx.state = binding, facts, state
         ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                       if name in facts["updated"]}
+                       if name in facts["seen"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
         program, _ = _kernelwright_backward_of(ctx)
@@ -2274,7 +2275,10 @@ class _KernelwrightFunction(torch.autograd.Function):
             for place, value in zip(ctx.places, given):
                 inputs[place] = value
             state = dict(zip(ctx.state, given[len(ctx.places):]))
-            state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+            # Nor may it repeat them: it updates copies.
+            kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
+                    if name in ctx.facts["updated"]}
+            state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
             named = {}
             wanted = [i for i, n in enumerate(needed) if n]
 

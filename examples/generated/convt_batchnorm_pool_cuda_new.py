@@ -92,7 +92,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_d5beaa8a2ceb"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_cbae8b2ab7d0"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -2848,6 +2848,7 @@ _KERNELWRIGHT_MODEL = {
              'batch_norm.weight', 'conv_transpose.bias', 'conv_transpose.weight'),
     "default_dtype": torch.float32,
     "inputs": (("x", (16, 64, 16, 32, 32), torch.float32),),
+    "seen": (),
     "strides": ((128, 1, 1, 1, 1),),
 }
 
@@ -3457,12 +3458,12 @@ class _KernelwrightFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
         # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
         ctx.binding, ctx.facts, ctx.state = binding, facts, state
         ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
         ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                       if name in facts["updated"]}
+                       if name in facts["seen"]}
         ctx.device_type = values[0].device.type
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
@@ -3486,7 +3487,10 @@ class _KernelwrightFunction(torch.autograd.Function):
             for place, value in zip(ctx.places, given):
                 inputs[place] = value
             state = dict(zip(ctx.state, given[len(ctx.places):]))
-            state.update({name: buffer.clone() for name, buffer in ctx.changed.items()})
+            # Nor may it repeat them: it updates copies.
+            kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
+                    if name in ctx.facts["updated"]}
+            state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
             named = {}
             wanted = [i for i, n in enumerate(needed) if n]
 

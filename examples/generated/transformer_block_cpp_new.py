@@ -1725,7 +1725,7 @@ class _KernelwrightFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, binding, facts, inputs, values, state, *tensors):
         # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now: the recomputation must neither see nor repeat their updates.
+        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
         ctx.binding, ctx.facts, ctx.state = binding, facts, state
         ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
         ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
