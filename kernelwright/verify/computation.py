@@ -213,8 +213,10 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
     no digit of eager's is right; whole numbers with zeros where eager's are not float64's. A lost value may become
     anything: a norm that overflows makes its vector NaN in one order of the same operations, 0 in another. Where more
     than a few of eager's zeros are lost values, the others are no evidence, either: a ReLU behind such a norm gives
-    float64 zeros of its own, which eager meets without having computed them. Where float64 is not known (None), any
-    value that is not normal may be lost.
+    float64 zeros of its own, which eager meets without having computed them. Zeros on one side of a ReLU are what
+    rounding makes of values beside it, of which eager's are left out, as none of their digits is right: a candidate's
+    go with them, up to the size of eager's. Where float64 is not known (None), any value that is not normal may be
+    lost.
     """
     known, own = eager if reference is None else reference, flatten(candidate)
     masks = {}
@@ -228,7 +230,10 @@ def settled(candidate: Any, eager: Any, reference: Any = None) -> tuple[Any, Any
             lost = _lost(value, right) if reference is not None else ~value.isfinite() | vanished
             if not are_few(int((lost & vanished).sum()), value.numel()):
                 lost = lost | vanished
-            masks[path] = lost | (wrong & right.isfinite())
+            zeros = right.abs() < small
+            crossed = value.abs().masked_fill(~zeros | ~value.isfinite(), 0.0)
+            near = zeros & vanished & (plain_tensor(got).to(value).abs() <= crossed.max()) if crossed.numel() else zeros
+            masks[path] = lost | near | (wrong & right.isfinite())
     for path, (value, right) in _whole_pairs(eager, known).items():
         got = own.get(path)
         if type(got) is torch.Tensor and got.shape == value.shape:

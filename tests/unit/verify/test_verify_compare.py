@@ -485,3 +485,21 @@ def test_zeros_beyond_a_sample_may_be_rounding(scale: float) -> None:
     far[200, 7] = 2e-4 * scale
     found = compare_with_eager(far, by_eager, sampled)
     assert not found.passed and found.outputs[0].kinds == ("elements",)
+
+
+def test_what_lies_beside_a_relu_may_round_to_either_side() -> None:
+    """Of what eager has without a right digit nothing is left to measure a candidate's by, where its type has lost
+    values: that of a candidate is left out, too, up to the size of eager's."""
+    exact = torch.randn(4096, dtype=torch.float64).mul(1e25).relu()
+    eager, candidate = exact.float(), exact.float()
+    exact[:4], eager[:4] = torch.tensor([0.0, 3e18, 0.0, 0.0]), torch.tensor([4e18, 0.0, 0.0, 0.0])
+    candidate[:4] = torch.tensor([0.0, 2e18, 1e18, 0.0])
+
+    def passed(mine: torch.Tensor) -> bool:
+        return one(*settled(mine, eager, exact)).passed
+
+    assert passed(candidate)
+    further = candidate.clone()
+    further[3] = 9e18
+    assert not passed(further)
+    assert not one(candidate, eager.where(exact != 0, 0.0), exact).passed
