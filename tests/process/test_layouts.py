@@ -650,5 +650,7 @@ def test_what_is_measured_overrules_what_was_expected(times, wins, last, monkeyp
                                    baselines="none")
     report = render_text(result)
     assert ("all 2 convolutions run channels-last" in report) == (last == 2)
-    assert (".permute((0, 3, 1, 2))" in result.source) == (last == 2)
+    # A backward has an order of its own.
+    calls = [part for part in result.source.split("\ndef _kernelwright_") if "backward" not in part.split("(")[0]]
+    assert any(".permute((0, 3, 1, 2))" in part for part in calls) == (last == 2)
     assert all(mode.certificate.passed for mode in result.modes)
