@@ -18,7 +18,7 @@ from kernelwright.build.emulation import (
     fewer_entries,
     load_emulated,
 )
-from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler
+from kernelwright.build.module import BuildFailed, compile_cuda, find_cuda_compiler, first_error
 from kernelwright.codegen.generate import TARGETS, KernelFailed
 from kernelwright.device_lock import clock
 from kernelwright.emit.file import kernel_source
@@ -79,7 +79,7 @@ def select_without_device(problem: Problem, modes: list[ModeProgram], example: l
             notes.append(NO_CUDA_COMPILER.what)
         else:
             while parts[0] and (messages := compile_cuda(kernel_source(*parts, target=TARGETS[target]))):
-                failed = BuildFailed(f"nvcc refused the generated kernels:\n{messages}")
+                failed = BuildFailed(f"nvcc refused the generated kernels: {first_error(messages)}\n{messages}")
                 modes = without(modes, KernelFailed(unbuildable(parts, compile_cuda), failed), device)
                 text, parts = emitted_text(problem, modes, example, target, device)
             notes.append("The kernels compile with nvcc for sm_90a.")

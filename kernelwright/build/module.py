@@ -141,9 +141,14 @@ def kernels_of(text: str) -> str:
 def build_failure(messages: str) -> BuildFailed | FolderFull:
     """What a compiler's messages mean: a bug of ours, or a folder that can't be written to (KW306). The first line is
     the first error, not the command."""
-    first = next((line for line in messages.splitlines() if "error:" in line.lower()), "")
+    first = first_error(messages)
     failed = BuildFailed(f"{first}\n{messages}" if first else messages)
     return unwritable(failed) or failed
+
+
+def first_error(messages: str) -> str:
+    """The first line of a compiler's messages that says what is wrong, as ``ptxas fatal   : ...`` does; "" if none."""
+    return next((line for line in messages.splitlines() if re.search(r"(error|fatal) *:", line, re.IGNORECASE)), "")
 
 
 def check_text(source: str, target: Target) -> str:

@@ -11,6 +11,7 @@ from emitted_tools import write_problem
 import kernelwright
 from kernelwright import emulated
 from kernelwright.capture.export import capture
+from kernelwright.failures import FAILED
 from kernelwright.fuzz import product
 from kernelwright.plan.lowering.fused import FUSED
 from kernelwright.plan.planner import make_plan
@@ -95,6 +96,19 @@ def test_attention_in_16_bits_is_certified_by_emulation(name, dtype, tmp_path, m
     assert "Checked by emulation" in " ".join(render_text(result).split())
     assert f"in {dtype}" in " ".join(k.meaning for k in result.modes[0].kernels)
     assert "kw_copy_16" in result.source or "kw_shared_written" in result.source
+
+
+@pytest.mark.breaks
+def test_attention_that_nvcc_refuses_stays_pytorch_s(tmp_path, monkeypatch):
+    """What compiles is kept beside it, and a note says what the compiler said."""
+    refusal = "ptxas fatal   : (C7602) Insufficient registers (128) to compile instruction"
+    monkeypatch.setattr(emulated, "_emulated", lambda problem, modes, *_: (modes, []))
+    monkeypatch.setattr(emulated, "find_cuda_compiler", lambda: "nvcc")
+    monkeypatch.setattr(emulated, "compile_cuda", lambda text: refusal if "attention_core" in text else "")
+    result = kernelwright.optimize(narrow_problem(tmp_path, "by hand", "bfloat16"), effort="quick", target="cuda")
+    kinds = [k.kind for k in result.modes[0].kernels]
+    assert kinds and "attention" not in kinds and "attention_core" not in result.source
+    assert any(FAILED in note and refusal in note for note in result.notes), result.notes
 
 
 # Measured, and lost ------------------------------------------------------------------------------------

@@ -143,6 +143,8 @@ def test_a_compiler_that_could_not_write():
     assert isinstance(build_failure(messages), FolderFull)
     refused = build_failure("g++ -c main.cpp\nmain.cpp:3:1: error: expected ';'\nmain.cpp:4:1: error: 'x'")
     assert isinstance(refused, BuildFailed) and describe(refused) == "BuildFailed: main.cpp:3:1: error: expected ';'"
+    assembled = build_failure("nvcc -O3 cuda.cu\nptxas fatal   : (C7602) Insufficient registers\nninja: build stopped")
+    assert describe(assembled) == "BuildFailed: ptxas fatal   : (C7602) Insufficient registers"
 
 
 def test_no_space_ends_a_run_with_its_code(inputs, monkeypatch, tmp_path):

@@ -16,6 +16,9 @@ _SHARED_BYTES = 227 * 1024
 #: Registers of a multiprocessor; of a thread that brings operands, by the number of warpgroups that multiply; of one
 #: that multiplies, beside sums, scores and weights.
 _REGISTERS, _FEWER, _BESIDE = 1 << 16, {1: 56, 2: 40, 3: 32}, 30
+#: Registers that ptxas 13.0 wants for one product beside its results: of queries and keys, which both lie in shared
+#: memory; of weights, which are four registers more, and values.
+_BESIDE_SCORES, _BESIDE_SUMS = 26, 30
 _TILES, _ENOUGH = (176, 128, 112, 96, 80, 64, 48, 32, 16), 64
 #: Rows and columns that blocks beside each other take in one or two tiles each.
 _SHORT = 128
@@ -50,19 +53,34 @@ class NarrowLayout:
         return 1024 + 128 * deep * 64 * self.groups + self.stages * stage + 8 * (3 + 4 * self.stages) + 8
 
     @property
+    def registers_at_launch(self) -> int:
+        """Registers of each thread before the ones give some of theirs to the others."""
+        return _REGISTERS // (self.blocks * self.threads) // 8 * 8
+
+    @property
     def registers(self) -> tuple[int, int]:
         """Registers of a thread that brings operands, and of one that multiplies."""
-        each = _REGISTERS // (self.blocks * self.threads) // 8 * 8
+        each = self.registers_at_launch
         fewer = min(_FEWER[self.groups], each - 8)
         return fewer, min(240, (each * (self.groups + 1) - fewer) // self.groups // 8 * 8)
 
     @property
+    def compiles(self) -> bool:
+        """Whether ptxas takes each product by itself: it allots one no more registers than launch bounds leave to every
+        thread, whatever a thread has later by setmaxnreg."""
+        # A product of N columns has N / 2 results in a thread. Values of 192 elements take 96 + 30 of the 128 registers
+        # that two blocks of 256 threads leave; values of 200 take 100 + 30, and ptxas ends with an error (C7602).
+        scores, sums = self.tile_columns // 2 + _BESIDE_SCORES, self.wide // 2 + _BESIDE_SUMS
+        return max(scores, sums) <= self.registers_at_launch
+
+    @property
     def fits(self) -> bool:
-        """Whether a multiprocessor has room for so many blocks."""
+        """Whether a multiprocessor has room for so many blocks, and a thread for what it has at any time."""
         # Sums, scores and half as many weights.
         needed = self.wide // 2 + self.tile_columns // 2 + self.tile_columns // 4 + _BESIDE
         fewer, more = self.registers
-        return self.blocks * (self.shared_bytes + 1024) <= _SHARED_BYTES + 1024 and needed <= more and fewer >= 24
+        return self.blocks * (self.shared_bytes + 1024) <= _SHARED_BYTES + 1024 and needed <= more and fewer >= 24 \
+            and self.compiles
 
 
 def layouts(kernel: Attention) -> Iterator[NarrowLayout]:

@@ -136,7 +136,10 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
 @POINT@
     const int begin = part * WIDE, first_row = row_block * 64 * GROUPS;
     const int own_row = first_row + group * 64 + warp % 4 * 16;  // the first of this warp
-    const int tiles = tiles_of(row_block), fewest = columns_of(first_row);
+    // Of two tiles the compiler would make straight lines, and run out of registers: products then wait for each other
+    // (C7512). So it is not told how many there are.
+    const int all_tiles = tiles_of(row_block), fewest = columns_of(first_row);
+    const int tiles = TILES == 2 ? __shfl_sync(0xffffffffu, all_tiles, 0) : all_tiles;
     const int i = own_row + lane / 4;  // the first of two rows, 8 apart
     float s[TILE_COLUMNS / 2], sums[WIDE / 2], top[2] = {@TOP@, @TOP@}, total[2] = {0.0f, 0.0f}@STATE@;
     float kept[2];  // of what was summed up before
@@ -213,11 +216,12 @@ static __global__ void __launch_bounds__(@THREADS@, @BLOCKS@) @NAME@_core(@COUNT
         if (tile == tiles - 1 && lane == 0) kw_barrier_arrive(queries_read);
         keys_done();
         weigh(tile);
-        if (STAGES > 1) await(tile + 1 < tiles, 1);
+        // With fewer stages what comes next has the place of these values: it is given back before anything is awaited.
+        if (STAGES > 2) await(tile + 1 < tiles, 1);
         kw_wgmma_wait<0>();
         kw_wgmma_hold(sums);
         values_done();
-        if (STAGES == 1) await(tile + 1 < tiles, 0);
+        if (STAGES <= 2) await(tile + 1 < tiles, 0);
 @RESCALE@        round_weights();
       }
       multiply_values();

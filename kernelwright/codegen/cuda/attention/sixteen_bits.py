@@ -235,6 +235,12 @@ class SixteenBits(Text):
         names = ["row" if axis == "i" else axis for axis in self.names]
         return affine_text(index.strides, names, index.offset, emitter.site.long)
 
+    def _score_or(self, hidden: str, score: str) -> str:
+        if self.functions["score"].pointers:  # nothing is read where there is no column
+            return super()._score_or(hidden, score)
+        # Without a branch for each: of many of them ptxas has products wait for each other (C7512).
+        return f"          x = {score};\n          if (!whole && n / 2 * 8 + n % 2 >= columns) x = {hidden};"
+
     def _weighed(self) -> dict[str, str]:
         """What stands for the names around weights."""
         values, softmax = self._weights(), self.kernel.softmax

@@ -155,6 +155,10 @@ class Text:
         index = self.kernel.store.index
         return f"out0[{affine_text(index.strides, names, index.offset, emitter.site.long)}] = {value};"
 
+    def _score_or(self, hidden: str, score: str) -> str:
+        """The statement that makes a score ``x`` of a product, and ``hidden`` in columns that a row does not have."""
+        return f"          x = whole || n / 2 * 8 + n % 2 < columns ? {score} : {hidden};"
+
     def _weights(self) -> dict[str, str]:
         """What stands for the names around weights."""
         slope = _slope(self.kernel.score) if self.kernel.softmax else None
@@ -200,7 +204,7 @@ class Text:
                 **({"STATE": "", "FAR": ""} if self.kernel.softmax else {}),
                 "ROW": "        const int row = i + 8 * h < ROWS ? i + 8 * h : ROWS - 1;\n",
                 "LIMIT": "        const int columns = columns_of(row) - column;\n",
-                "SCORE": f"          x = whole || n / 2 * 8 + n % 2 < columns ? {call} : {hidden};"}
+                "SCORE": self._score_or(hidden, call)}
         if self.kernel.softmax:
             log2e = literal(_LOG2E, "float")
             values |= {"BASE": _DIFFERENCES.replace("@LOG2E@", log2e)} if slope is None else {}
