@@ -27,8 +27,8 @@ _BODIES = {
     "no_fence": ("kw_wgmma_f16(sums, kw_operand(base, 1024), kw_operand(base, 128), 0);", "without a fence"),
     "no_wait": ("kw_wgmma_fence(); kw_wgmma_f16(sums, kw_operand(base, 1024), kw_operand(base, 128), 0);"
                 " kw_wgmma_commit();", "without waiting for its products"),
-    "swizzled": ("kw_wgmma_fence(); kw_wgmma_f16(sums, kw_operand(base, 1024) | 1ull << 62, kw_operand(base, 128), 0);"
-                 " kw_wgmma_commit(); kw_wgmma_wait<0>();", "bits that an operand without swizzle has not"),
+    "swizzled": ("kw_wgmma_fence(); kw_wgmma_f16(sums, kw_operand(base, 1024) | 2ull << 62, kw_operand(base, 128), 0);"
+                 " kw_wgmma_commit(); kw_wgmma_wait<0>();", "bits that an operand of neither layout has"),
     "beyond": ("kw_wgmma_fence(); kw_wgmma_f16(sums, kw_operand(base + 16000, 1024), kw_operand(base, 128), 0);"
                " kw_wgmma_commit(); kw_wgmma_wait<0>();", "an operand of 16 bytes at shared address"),
     "part": ("if (threadIdx.x < 64) kw_part_sync(3, 96);", "64 threads wait at named barriers.*number 3"),
