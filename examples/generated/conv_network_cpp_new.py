@@ -71,7 +71,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_c0fb34d01276"
+_KERNELWRIGHT_OPERATORS = "conv_network_c9d0da902eba"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -637,6 +637,7 @@ static const char* k8_max_min_where(const float* __restrict__ in0, const float* 
     const real c26 = kw_unfused_neg(c25);
     const real c27 = real(in7[64 * i0 + i1]);
     const real c28 = c27 / real(1024.0);
+    const real c29 = kw_unfused_add(c28, real(0.0));
     #pragma omp simd
     for (int64_t i3 = 0; i3 < 32; ++i3) {
       const real v0 = real(in0[262144 * i0 + 4096 * i1 + 128 * i2 + 2 * i3]);
@@ -683,19 +684,19 @@ static const char* k8_max_min_where(const float* __restrict__ in0, const float* 
       const real v41 = kw_minimum(v40, v27);
       const real v42 = kw_minimum(v36, v41);
       const real v43 = real(v27 == v42);
-      const real v44 = kw_select(v43 != real(0), c28, real(0.0));
+      const real v44 = kw_select(v43 != real(0), c29, real(0.0));
       const real v45 = kw_select(v5 != real(0), real(0.0), v44);
       const real v46 = real(v21 <= real(0.0));
       const real v47 = real(v40 == v42);
-      const real v48 = kw_select(v47 != real(0), c28, real(0.0));
+      const real v48 = kw_select(v47 != real(0), c29, real(0.0));
       const real v49 = kw_select(v46 != real(0), real(0.0), v48);
       const real v50 = real(v15 <= real(0.0));
       const real v51 = real(v35 == v42);
-      const real v52 = kw_select(v51 != real(0), c28, real(0.0));
+      const real v52 = kw_select(v51 != real(0), c29, real(0.0));
       const real v53 = kw_select(v50 != real(0), real(0.0), v52);
       const real v54 = real(v10 <= real(0.0));
       const real v55 = real(v31 == v42);
-      const real v56 = kw_select(v55 != real(0), c28, real(0.0));
+      const real v56 = kw_select(v55 != real(0), c29, real(0.0));
       const real v57 = kw_select(v54 != real(0), real(0.0), v56);
       const real v58 = v1 * c7;
       const real v59 = v45 * v58;
@@ -875,36 +876,37 @@ static const char* k11_max_min_where(const float* __restrict__ in0, const float*
       const real v42 = kw_minimum(v36, v41);
       const real v43 = real(v27 == v42);
       const real v44 = real(in7[131072 * i0 + 4096 * i1 + 64 * i2 + i3]);
-      const real v45 = kw_select(v43 != real(0), v44, real(0.0));
-      const real v46 = kw_select(v5 != real(0), real(0.0), v45);
-      const real v47 = real(v21 <= real(0.0));
-      const real v48 = real(v40 == v42);
-      const real v49 = kw_select(v48 != real(0), v44, real(0.0));
-      const real v50 = kw_select(v47 != real(0), real(0.0), v49);
-      const real v51 = real(v15 <= real(0.0));
-      const real v52 = real(v35 == v42);
-      const real v53 = kw_select(v52 != real(0), v44, real(0.0));
-      const real v54 = kw_select(v51 != real(0), real(0.0), v53);
-      const real v55 = real(v10 <= real(0.0));
-      const real v56 = real(v31 == v42);
-      const real v57 = kw_select(v56 != real(0), v44, real(0.0));
-      const real v58 = kw_select(v55 != real(0), real(0.0), v57);
-      const real v59 = v1 * c7;
-      const real v60 = v46 * v59;
-      const real v61 = v18 * c7;
-      const real v62 = v50 * v61;
-      const real v63 = v12 * c7;
-      const real v64 = v54 * v63;
-      const real v65 = v7 * c7;
-      const real v66 = v58 * v65;
-      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v46;
-      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v50;
-      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v54;
-      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v58;
-      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v60;
-      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v62;
-      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v64;
-      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v66;
+      const real v45 = v44 + real(0.0);
+      const real v46 = kw_select(v43 != real(0), v45, real(0.0));
+      const real v47 = kw_select(v5 != real(0), real(0.0), v46);
+      const real v48 = real(v21 <= real(0.0));
+      const real v49 = real(v40 == v42);
+      const real v50 = kw_select(v49 != real(0), v45, real(0.0));
+      const real v51 = kw_select(v48 != real(0), real(0.0), v50);
+      const real v52 = real(v15 <= real(0.0));
+      const real v53 = real(v35 == v42);
+      const real v54 = kw_select(v53 != real(0), v45, real(0.0));
+      const real v55 = kw_select(v52 != real(0), real(0.0), v54);
+      const real v56 = real(v10 <= real(0.0));
+      const real v57 = real(v31 == v42);
+      const real v58 = kw_select(v57 != real(0), v45, real(0.0));
+      const real v59 = kw_select(v56 != real(0), real(0.0), v58);
+      const real v60 = v1 * c7;
+      const real v61 = v47 * v60;
+      const real v62 = v18 * c7;
+      const real v63 = v51 * v62;
+      const real v64 = v12 * c7;
+      const real v65 = v55 * v64;
+      const real v66 = v7 * c7;
+      const real v67 = v59 * v66;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v47;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v51;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v55;
+      out0[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v59;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3] = v61;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 1] = v63;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 128] = v65;
+      out1[524288 * i0 + 16384 * i1 + 256 * i2 + 2 * i3 + 129] = v67;
     }
   }
   return nullptr;

@@ -73,7 +73,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_562c708577b8"
+_KERNELWRIGHT_OPERATORS = "conv_network_52629d43cb7f"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -1299,11 +1299,11 @@ static const char* k10_max_min_where_rows(const float* in0, const float* in1, co
 // out0 = where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)),
 // in5)), 0), 0, where(eq(where(eq(relu(unfused_add(mul(..., ...), in5)), in8), unfused_add(mul(to_real(in6), 2),
 // mul(to_real(in6), 1)), where(ne(relu(unfused_add(..., in5)), relu(unfused_add(..., in5))), neg(unfused_add(mul(...,
-// 2), mul(..., 1))), 4)), in9), div(in7, 1024), 0))
+// 2), mul(..., 1))), 4)), in9), unfused_add(div(in7, 1024), 0), 0))
 // out1 = mul(where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), 0), 0,
 // where(eq(where(eq(relu(unfused_add(..., in5)), in8), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
-// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), div(in7, 1024), 0)), mul(sub(in0, in1),
-// where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
+// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), unfused_add(div(in7, 1024), 0), 0)),
+// mul(sub(in0, in1), where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
 static __global__ void __launch_bounds__(256) k0_k10_max_min_where_points(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
@@ -1363,12 +1363,13 @@ static __global__ void __launch_bounds__(256) k0_k10_max_min_where_points(
     const float t29 = t18 != float(0) ? t25 : t28;
     const float t31 = float(t29 == x30);
     const float t33 = x32 * 0.0009765625f;
-    const float t34 = t31 != float(0) ? t33 : 0.0f;
-    const float t35 = t16 != float(0) ? 0.0f : t34;
-    const float t36 = t2 * t9;
-    const float t37 = t35 * t36;
-    out0[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t35;
-    out1[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t37;
+    const float t34 = kw_unfused_add(t33, 0.0f);
+    const float t35 = t31 != float(0) ? t34 : 0.0f;
+    const float t36 = t16 != float(0) ? 0.0f : t35;
+    const float t37 = t2 * t9;
+    const float t38 = t36 * t37;
+    out0[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t36;
+    out1[i0 * 262144 + i1 * 4096 + i2 * 128 + i3 * 64 + i4 * 2 + i5] = t38;
   }
 }
 
@@ -1690,11 +1691,11 @@ static const char* k13_max_min_where_rows(const float* in0, const float* in1, co
 // out0 = where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(lt(in2, 1e+15), rsqrt(...), reciprocal(in2)), in4)),
 // in5)), 0), 0, where(eq(where(eq(relu(unfused_add(mul(..., ...), in5)), in8), unfused_add(mul(to_real(in6), 2),
 // mul(to_real(in6), 1)), where(ne(relu(unfused_add(..., in5)), relu(unfused_add(..., in5))), neg(unfused_add(mul(...,
-// 2), mul(..., 1))), 4)), in9), in7, 0))
+// 2), mul(..., 1))), 4)), in9), add(in7, 0), 0))
 // out1 = mul(where(le(relu(unfused_add(mul(sub(in0, in1), mul(where(..., ..., ...), in4)), in5)), 0), 0,
 // where(eq(where(eq(relu(unfused_add(..., in5)), in8), unfused_add(mul(to_real(in6), 2), mul(to_real(in6), 1)),
-// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), in7, 0)), mul(sub(in0, in1), where(lt(in2,
-// 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
+// where(ne(relu(...), relu(...)), neg(unfused_add(..., ...)), 4)), in9), add(in7, 0), 0)), mul(sub(in0, in1),
+// where(lt(in2, 1e+15), rsqrt(add(in3, 1e-05)), reciprocal(in2))))
 static __global__ void __launch_bounds__(256) k0_k13_max_min_where_points(
     const float* __restrict__ in0, const float* __restrict__ in1, const float* __restrict__ in2,
     const float* __restrict__ in3, const float* __restrict__ in4, const float* __restrict__ in5,
@@ -1753,12 +1754,13 @@ static __global__ void __launch_bounds__(256) k0_k13_max_min_where_points(
     const float t28 = t26 != float(0) ? t27 : 4.0f;
     const float t29 = t18 != float(0) ? t25 : t28;
     const float t31 = float(t29 == x30);
-    const float t33 = t31 != float(0) ? x32 : 0.0f;
-    const float t34 = t16 != float(0) ? 0.0f : t33;
-    const float t35 = t2 * t9;
-    const float t36 = t34 * t35;
-    out0[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t34;
-    out1[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t36;
+    const float t33 = x32 + 0.0f;
+    const float t34 = t31 != float(0) ? t33 : 0.0f;
+    const float t35 = t16 != float(0) ? 0.0f : t34;
+    const float t36 = t2 * t9;
+    const float t37 = t35 * t36;
+    out0[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t35;
+    out1[i0 * 524288 + i1 * 16384 + i2 * 256 + i3 * 128 + i4 * 2 + i5] = t37;
   }
 }
 

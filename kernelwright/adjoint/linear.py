@@ -147,7 +147,7 @@ def _to_maxima(node: Node, g: Node) -> Node:
     place = where(greatest, number, where(apply("ne", windows, windows), neg(number), float(prod(kernel))))
     chosen = apply("eq", place, reduce("amin", place, axes))
     shape = tuple(1 if n in axes else size for n, size in enumerate(windows.shape))
-    found = reshape(where(chosen, reshape(g, shape), 0.0), x.shape)
+    found = reshape(where(chosen, reshape(plus_zero(g), shape), 0.0), x.shape)  # PyTorch adds them to zeros
     if any(rest):
         found = make("pad", found, amounts=(*((0, 0) for _ in lead), *((0, n) for n in rest)), value=0.0)
     assert found.shape == whole
