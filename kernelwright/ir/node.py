@@ -90,12 +90,15 @@ class Node:
 
 
 _origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
+_latest: list[str] = [""]  # the file of the model that was captured last
 
 
 @contextmanager
 def made_for(origin: Origin | None) -> Iterator[None]:
     """Nodes made inside come from ``origin`` unless they are told otherwise."""
     token = _origin.set(origin)
+    if origin is not None:
+        _latest[0] = origin.file
     try:
         yield
     finally:
@@ -116,9 +119,10 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     key = (op, tuple(map(id, inputs)), tuple((n, repr(v)) for n, v in pairs))
     found = _interned.get(key)
     if found is not None:
-        where = origin or _origin.get()
-        if where is not None and found.origin is not None and where.file != found.origin.file:
-            found.origin = where  # it was a node of another model's graph, which somebody still holds
+        if found.origin is not None:
+            where = origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
+            if found.origin.file != (where.file if where is not None else _latest[0]):
+                found.origin = where  # it was a node of another model's graph, which somebody still holds
         return found
     node = Node.__new__(Node)
     node.op, node.inputs, node.attributes = op, inputs, pairs
