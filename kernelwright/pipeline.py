@@ -24,6 +24,7 @@ from kernelwright.emit.write import checked_path, is_as_written, remember_writte
 from kernelwright.emulated import select_without_device
 from kernelwright.errors import KernelwrightError
 from kernelwright.failures import is_ours, told, unwritable
+from kernelwright.ir.node import begin_run
 from kernelwright.launching import graphs_wanted
 from kernelwright.modes import ModeProgram, described_mode, distinct, named_modes, with_steps
 from kernelwright.problem import Problem, load_problem
@@ -73,6 +74,7 @@ def optimize(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwarg
                     spans=[Span("start", "imports", 0.0, spent)] if spent else [], began=clock() - spent)
     stages.progress.left = stages.budget.until_end
     check_versions(torch.__version__)
+    begin_run()
     target = chosen(settings.target)
     path = checked_path(model_or_path, settings)
     if is_here(target):
@@ -165,6 +167,7 @@ def explain(model_or_path: str | Path | nn.Module, inputs: Any = None, *, kwargs
     settings = changed(settings, options)
     stages = Stages(progress or progress_of_python(settings.quiet))
     check_versions(torch.__version__)
+    begin_run()
     target = chosen(settings.target)
     with _threads(settings.threads):
         with stages.stage("load"):

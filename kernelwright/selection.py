@@ -333,7 +333,7 @@ def _with_steps(problem: Problem, before: Certified, example: list[Any], device:
                         max(_LEAST_SECONDS, _STEPS * stages.budget.share("time")))
     if all(m.backward is old.backward for m, old in zip(kept, found[0], strict=True)):
         return found
-    return as_it_was(kept, before) or certify(kept, brief=True, before=before)
+    return as_it_was(kept, before) or certify(kept, before=before)
 
 
 def _may_step(mode: ModeProgram) -> bool:

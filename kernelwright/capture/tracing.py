@@ -133,7 +133,10 @@ def lines_noted(file: str | None) -> Iterator[None]:
     """The stack that a trace keeps of each call has the lines of ``file`` alone, from its first forward on: PyTorch
     looks up the text of each of a hundred frames, which takes a tenth of the trace."""
     proxies: Any = importlib.import_module("torch.fx.proxy")
-    stacks = proxies.CapturedTraceback
+    stacks = getattr(proxies, "CapturedTraceback", None)
+    if stacks is None:  # a private name: another PyTorch keeps stacks of its own
+        yield
+        return
     proxies.CapturedTraceback = _LinesOf(file)
     try:
         yield

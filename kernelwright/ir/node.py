@@ -9,7 +9,7 @@ a node came from) is carried along and takes no part in identity.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,12 +36,13 @@ class Node:
     op: name of a row of :data:`kernelwright.ir.registry.OPERATORS`.
     inputs: nodes, in the operator's order.
     attributes: sorted (name, value) pairs; values are hashable.
+    run: in which run (`begin_run`) its origin was noted.
     shape, dtype: of the (single) output; dtype is torch's name without the prefix. An operator
         with several outputs (only opaque ones) has shape ``()`` and dtype "tuple"; ``item`` nodes
         pick from it.
     """
 
-    __slots__ = ("op", "inputs", "attributes", "shape", "dtype", "origin", "_attributes", "__weakref__")
+    __slots__ = ("op", "inputs", "attributes", "shape", "dtype", "origin", "run", "_attributes", "__weakref__")
 
     op: str
     inputs: tuple[Node, ...]
@@ -49,6 +50,7 @@ class Node:
     shape: tuple[int, ...]
     dtype: str
     origin: Origin | None
+    run: int
     _attributes: dict[str, Any]
 
     def __getitem__(self, attribute: str) -> Any:
@@ -90,15 +92,20 @@ class Node:
 
 
 _origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
-_latest: list[str] = [""]  # the file of the model that was captured last
+_run = 0  # whose nodes are made; those of earlier runs may be there until somebody looks for cycles
+
+
+def begin_run() -> None:
+    """Nodes come from where they are made from now on, also those that an earlier run has left behind: what a process
+    writes does not depend on what it wrote before."""
+    global _run
+    _run += 1
 
 
 @contextmanager
 def made_for(origin: Origin | None) -> Iterator[None]:
     """Nodes made inside come from ``origin`` unless they are told otherwise."""
     token = _origin.set(origin)
-    if origin is not None:
-        _latest[0] = origin.file
     try:
         yield
     finally:
@@ -107,6 +114,10 @@ def made_for(origin: Origin | None) -> Iterator[None]:
 
 _interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
 _interning = Lock()
+
+
+def _origin_of(inputs: Sequence[Node], origin: Origin | None) -> Origin | None:
+    return origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
 
 
 def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any) -> Node:
@@ -119,15 +130,15 @@ def make(op: str, *inputs: Node, origin: Origin | None = None, **attributes: Any
     key = (op, tuple(map(id, inputs)), tuple((n, repr(v)) for n, v in pairs))
     found = _interned.get(key)
     if found is not None:
-        if found.origin is not None:
-            where = origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
-            if found.origin.file != (where.file if where is not None else _latest[0]):
-                found.origin = where  # it was a node of another model's graph, which somebody still holds
+        where = origin or _origin.get()
+        other_file = where is not None and found.origin is not None and where.file != found.origin.file
+        if found.run != _run or other_file:  # it was a node of another model's graph, which somebody still holds
+            found.run, found.origin = _run, _origin_of(inputs, origin)
         return found
     node = Node.__new__(Node)
     node.op, node.inputs, node.attributes = op, inputs, pairs
     node._attributes = attributes
-    node.origin = origin or _origin.get() or next((i.origin for i in inputs if i.origin), None)
+    node.run, node.origin = _run, _origin_of(inputs, origin)
     node.shape, node.dtype = registry.infer(node)
     with _interning:  # another thread may have made it meanwhile
         return _interned.setdefault(key, node)

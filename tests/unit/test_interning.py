@@ -12,7 +12,7 @@ import pytest
 from clocks import PATIENCE
 
 from kernelwright.ir import ops as _ops  # noqa: F401  (fills the registry)
-from kernelwright.ir.node import Origin, constant, made_for, make
+from kernelwright.ir.node import Origin, begin_run, constant, made_for, make
 from kernelwright.plan.expressions import Apply, Constant
 
 THREADS, ROUNDS = 4, 300
@@ -47,13 +47,17 @@ def test_threads_make_the_same_objects(made: Callable[[int], Any]):
     assert all(len({id(found) for found in some}) == 1 for some in zip(*results, strict=True))
 
 
-def test_a_node_that_another_model_left_behind_has_no_line_of_its_file() -> None:
-    """As in a process that has made many files: comments name lines of the model alone, whatever was before."""
-    one, other = Origin("", "one.py", 3, "y = x * x"), Origin("", "other.py", 7, "z = x + 1")
+def test_a_node_that_an_earlier_run_left_behind_comes_from_where_it_is_made_now() -> None:
+    """As in a process that has made many files, before anybody looks for cycles."""
+    one, other = Origin("", "model.py", 3, "y = x * x"), Origin("", "model.py", 7, "z = x * x")
     x = make("input", name="left_behind", shape=(3, 5), dtype="float32")
     with made_for(one):
         held = make("mul", x, x)
-    assert held.origin == one and make("mul", x, x).origin == one  # the same model's, made again without a line
+    plain = make("add", x, x)
     with made_for(other):
-        make("add", x, x)
+        assert make("mul", x, x).origin == one and make("add", x, x).origin is None  # the same run's, made again
+    begin_run()
     assert make("mul", x, x) is held and held.origin is None
+    with made_for(other):
+        assert make("add", x, x) is plain and plain.origin == other
+    assert make("add", x, x).origin == other
