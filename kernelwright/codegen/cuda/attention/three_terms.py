@@ -136,7 +136,8 @@ class ThreeTerms(Text):
         text = text_beside(__file__, "attention.cuh").replace("@FAR@", weights.pop("FAR"))
         for word, part in zip(_Way._fields, way, strict=True):
             text = text.replace(f"@{word.upper()}@", part)
-        for word, part in (("PACK", text_beside(__file__, "pack.cuh")), ("EXACT", text_beside(__file__, "exactly.cuh")),
+        for word, part in (("PACK", text_beside(__file__, "pack.cuh")), ("WORK", text_beside(__file__, "work.cuh")),
+                           ("EXACT", text_beside(__file__, "exactly.cuh")),
                            ("WEIGHTS", text_beside(__file__, "softmax.cuh" if kernel.softmax else "weights.cuh"))):
             text = text.replace(f"@{word}@", part)
         text = fill(text, {
