@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._mode_utils import no_dispatch
 
 #: Operators whose kernels, on the CPU or a GPU, give other strides than their rules where an operand is not contiguous.
-#: tests/unit/test_strides.py looks for them among all operators.
+#: tests/unit/capture/test_strides.py looks for them among all operators.
 ASKED = frozenset((
     "binary_cross_entropy", "channel_shuffle", "copysign", "div", "floor_divide", "heaviside", "index", "ldexp",
     "log_sigmoid_forward", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor",

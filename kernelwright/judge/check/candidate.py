@@ -15,7 +15,7 @@ from kernelwright.judge.check import problem_profile
 from kernelwright.judge.check.builds import attach, prebuild
 from kernelwright.judge.check.by_rules import disputed, judged_by, not_tried
 from kernelwright.judge.check.constants import otherwise_made
-from kernelwright.judge.check.emulated import Emulation, emulate, needs_device
+from kernelwright.judge.check.emulated.run import Emulation, emulate, needs_device
 from kernelwright.judge.check.forgotten import find_forgotten
 from kernelwright.judge.check.narrower import on_triangular, told_apart
 from kernelwright.judge.check.own_share import measure_own_share, unlaunched

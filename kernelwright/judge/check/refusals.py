@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from kernelwright.judge.check.emulated import emulated_failure
+from kernelwright.judge.check.emulated.run import emulated_failure
 from kernelwright.judge.reading.build_errors import decisive
 from kernelwright.judge.reading.build_messages import messages_of
 from kernelwright.judge.records import CandidateResult, Finding

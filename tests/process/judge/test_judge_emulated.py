@@ -9,10 +9,10 @@ import pytest
 import torch
 from places import ROOT
 
-from kernelwright.judge.check import emulated
-from kernelwright.judge.check.emulated import emulate, emulated_failure, needs_device
-from kernelwright.judge.check.emulated_build import compile_for_device
-from kernelwright.judge.check.emulated_text import emulated_text, unsupported, uses_torch
+from kernelwright.judge.check.emulated import run as emulated
+from kernelwright.judge.check.emulated.build import compile_for_device
+from kernelwright.judge.check.emulated.run import emulate, emulated_failure, needs_device
+from kernelwright.judge.check.emulated.text import emulated_text, unsupported, uses_torch
 from kernelwright.judge.inside.recorder import NotEmulated, Recorder, pretending
 from kernelwright.judge.sandbox.limits import Limits
 from kernelwright.judge.worker.process import Worker
@@ -334,7 +334,7 @@ def test_nvcc_compiles_or_says_why(tmp_path):
 
 
 def test_without_nvcc_it_is_said(monkeypatch):
-    monkeypatch.setattr("kernelwright.judge.check.emulated_build.find_cuda_compiler", lambda: None)
+    monkeypatch.setattr("kernelwright.judge.check.emulated.build.find_cuda_compiler", lambda: None)
     assert compile_for_device(call(""), 1) == (None, "there is no nvcc")
 
 

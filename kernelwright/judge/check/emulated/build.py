@@ -19,7 +19,7 @@ from torch.utils import cpp_extension
 
 from kernelwright.build.module import find_cuda_compiler
 from kernelwright.codegen.cuda.emulation.compile import emulation_text
-from kernelwright.judge.check.emulated_text import emulated_text, uses_torch
+from kernelwright.judge.check.emulated.text import emulated_text, uses_torch
 from kernelwright.settings import cache_folder
 
 _PRELUDE = Path(__file__).with_name("emulated.hpp")

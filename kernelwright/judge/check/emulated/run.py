@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from kernelwright.judge.check.emulated_build import Built, build_for_cpu, compile_for_device
-from kernelwright.judge.check.emulated_text import unsupported
+from kernelwright.judge.check.emulated.build import Built, build_for_cpu, compile_for_device
+from kernelwright.judge.check.emulated.text import unsupported
 from kernelwright.judge.check.faults import fault_finding, fault_verdict
 from kernelwright.judge.inside.recorder import key_of
 from kernelwright.judge.reading import sanitizer
