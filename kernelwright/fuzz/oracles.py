@@ -35,7 +35,7 @@ from kernelwright.modes import RECORDED
 from kernelwright.pipeline import explain
 from kernelwright.plan.contraction.products import NARROW_TYPES, can_contract
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Attention, BatchedProduct
+from kernelwright.plan.kernels import Attention
 from kernelwright.plan.layouts.channels_last import can_be_channels_last
 from kernelwright.plan.planner import make_plan
 from kernelwright.plan.records import KernelConfig, Plan
@@ -59,8 +59,6 @@ LEVELS = ("graph", "kernels", "text", "eager")
 #: Kinds of a trial's problems that say of eager that it is not the model in float64: whatever the reason, the product
 #: leaves such a mode to PyTorch. What the kernels are without that measure, their own graph says.
 _OF_EAGER = frozenset(("separate", "other-computation"))
-#: What products may become with what stands around them, by kind.
-_FUSED = {"attention": Attention, "batched product": BatchedProduct}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +276,7 @@ def _plans(graph: Graph, captured: Graph, target: str, device: Device) -> Iterat
     """The plan of a graph, and one as tuning makes them, with operators left to PyTorch and convolutions channels-last;
     where the target has such kernels the one with every contraction as a kernel, too."""
     with _Stage("plan"):
-        plan = make_plan(graph, captured, move_bias=device.adds_bias_apart,
-                         fused_products=tuple(kind for kind, record in _FUSED.items() if has_skeleton(record, target)))
+        plan = make_plan(graph, captured, move_bias=device.adds_bias_apart, fused_products=device.fused_products)
     yield plan, ""
     operators = [n for n in graph.nodes() if n.kind not in ("leaf", "view") and n.op not in ("constant", "literal")]
     last = frozenset(n for n in operators if can_be_channels_last(n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,11 +32,10 @@ _SHIFTS = """\
         shift_before[h] = none ? INFINITY : shift;
         far = far || fabsf(shift) >= 0x1p23f;  // its rounding would matter
 """
-
-
 EXACTLY = """\
       exactly(@EXACT_ARGUMENTS@own_row, own_row + 16 < ROWS ? own_row + 16 : ROWS, begin);
 """
+
 
 class Function(NamedTuple):
     """A device function of one point: its text, and how it is called."""
@@ -52,7 +52,7 @@ class Function(NamedTuple):
         return f"{self.name}({', '.join([*given, *self.pointers, *(places.get(a, a) for a in self.axes)])})"
 
 
-class Text:
+class Text(ABC):
     """The text of one kernel. room: weights are at most two to the power of this. product: the text of a product, of
     which ``x`` is what tensor cores give. value_axis: along which 8 neighbouring elements of a value are taken."""
 
@@ -117,9 +117,9 @@ class Text:
         axis = self.names.index("j" if word == "value" else "k")
         return "true" if any(abs(load.index.strides[axis]) == 1 for load in loads_of([expression])) else "false"
 
+    @abstractmethod
     def source(self) -> KernelSource:
         """The kernel's text."""
-        raise NotImplementedError
 
     def sloped(self, slope: str) -> str:
         """The line that defines what a product is multiplied by. slope: the number of the score's own."""
