@@ -26,14 +26,11 @@ class _KernelwrightGraph:
         gc.disable()  # what it frees may wait for the device
         try:
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
-                self.graph.capture_begin(capture_error_mode="thread_local")
-                try:
-                    if SIZED:
-                        results = run(device, stream.cuda_stream, *self.inputs, *values[count:], *facts["sizes"])
-                    else:
-                        results = run(device, stream.cuda_stream, *self.inputs, *values[count:])
-                finally:
-                    self.graph.capture_end()
+                if SIZED:
+                    given = (*self.inputs, *values[count:], *facts["sizes"])
+                else:
+                    given = (*self.inputs, *values[count:])
+                results = _kernelwright_while_recorded(self.graph, lambda: run(device, stream.cuda_stream, *given))
         finally:
             if collects:
                 gc.enable()
@@ -72,6 +69,29 @@ class _KernelwrightGraph:
         self.done.record()
         self.last = stream
         return tuple(results)
+
+
+def _kernelwright_while_recorded(graph, run):
+    """What run gives while the current stream's work is recorded. Where CUDA ends that with an error, PyTorch (to 2.11)
+    takes random numbers and memory for recorded ones ever after, so both are told the end."""
+    pool = torch.cuda.graph_pool_handle()
+    graph.capture_begin(pool, capture_error_mode="thread_local")
+    try:
+        return run()
+    finally:
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            try:
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+                torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
+            except (RuntimeError, AttributeError):
+                pass  # memory was told already
+            other, filled = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+            other.capture_begin(capture_error_mode="thread_local")
+            filled.zero_()
+            other.capture_end()  # a recording that ends well is one for the generator, too
+            raise
 
 
 def _kernelwright_fills(result):

@@ -24,6 +24,7 @@ from kernelwright.progress import doing
 from kernelwright.roofline.devices import processor_name
 from kernelwright.timing.environment import environment
 from kernelwright.timing.graphed import graph_of
+from kernelwright.timing.renewed import renewed
 from kernelwright.timing.rounds import Times, measure, ratio
 from kernelwright.timing.speedup import FASTER, FEWEST_PAIRS, UNKNOWN, WALL_NOISE, SpeedUp, speed_up
 from kernelwright.timing.statistics import Ratio
@@ -183,18 +184,21 @@ def graph_promises(timing: Timing) -> bool:
     return graph_pays(graph, timing.entries[EAGER]) if graph is not None else launches_matter(timing)
 
 
-def module_callable(module: Callable[..., object], inputs: Sequence[Any]) -> Callable[[], object]:
-    """Return a callable that runs ``module(*inputs)`` under no_grad, as this field's harnesses do."""
+def module_callable(module: Callable[..., object], inputs: Sequence[Any] | Callable[[], Sequence[Any]]
+                    ) -> Callable[[], object]:
+    """Return a callable that runs ``module(*inputs)``, or ``module(*inputs())``, under no_grad, as this field's
+    harnesses do."""
 
     def call() -> object:
         with torch.no_grad():
-            return module(*inputs)
+            return module(*(inputs() if callable(inputs) else inputs))
 
     return call
 
 
 def compiled_baseline(
-    model: nn.Module, inputs: Sequence[Any], *, limit_seconds: float = 120.0, **options: Any
+    model: nn.Module, inputs: Sequence[Any] | Callable[[], Sequence[Any]], *, limit_seconds: float = 120.0,
+    **options: Any
 ) -> CompiledBaseline:
     """Compile ``model`` with ``torch.compile(model, **options)`` and call it, until its graph, if any, is recorded.
 
@@ -213,7 +217,7 @@ def compiled_baseline(
             call = module_callable(torch.compile(model, **options), inputs)
             for _ in range(_CALLS_TO_RECORD if options.get("mode") == "reduce-overhead" else 1):
                 call()
-            _synchronize(inputs)
+            _synchronize(inputs() if callable(inputs) else inputs)
     except _OutOfTime:
         reason = f"{_TOOK} longer than {limit_seconds:g} s"
     except Exception as error:  # any failure of the compiler is a result
@@ -319,11 +323,14 @@ def time_model(
     ``candidate`` may be None to time the baselines only. ``floor_seconds`` comes from the roofline.
     ``compilers`` are options of torch.compile by entry, None for a graph of eager, as of `compilers_of`; by default
     those of "compile". ``budget_seconds`` is for measuring; all compilations together have ``compile_limit_seconds``.
-    Modules stay in the mode in which they are. ``direct`` is the candidate with its kernels launched one by one, where
+    Modules stay in the mode in which they are. Where a call changes a container that it is given, each gets containers
+    of its own, which are made within its time. ``direct`` is the candidate with its kernels launched one by one, where
     ``candidate`` runs as a graph: what is faster is the candidate's entry. Raises what the model or
     the candidate raises.
     """
-    callables = {EAGER: module_callable(model, inputs)}
+    own_containers = renewed(lambda *given: module_callable(model, given)(), inputs)
+    given = own_containers or inputs
+    callables = {EAGER: module_callable(model, given)}
     failures: dict[str, str] = {}
     compile_seconds = None
     compilers = compilers_of("compile", device) if compilers is None else compilers
@@ -334,10 +341,12 @@ def time_model(
         limit = (compile_limit_seconds - (compile_seconds or 0.0)) * parts[name] / sum(parts.values())
         del parts[name]
         doing(f"{name} is recorded" if options is None else f"{name} compiles, {limit:.0f} s at most")
-        if options is None:
+        if options is None and own_containers is not None:
+            compiled = CompiledBaseline(None, "each call changes what a container holds that it is given", 0.0)
+        elif options is None:
             compiled = graphed_baseline(model, inputs)
         else:
-            compiled = compiled_baseline(model, inputs, limit_seconds=limit, **options)
+            compiled = compiled_baseline(model, given, limit_seconds=limit, **options)
             compile_seconds = (compile_seconds or 0.0) + compiled.seconds
         if compiled.call is None:
             failures[name] = compiled.reason
@@ -345,11 +354,11 @@ def time_model(
             callables[name] = compiled.call
     doing(f"{', '.join(callables)}, in turn" if candidate is None else f"ModelNew, {', '.join(callables)}, in turn")
     if candidate is not None:
-        callables[CANDIDATE] = module_callable(candidate, inputs)
+        callables[CANDIDATE] = module_callable(candidate, given)
         if direct is not None:
-            callables[DIRECT] = module_callable(direct, inputs)
+            callables[DIRECT] = module_callable(direct, given)
     for name, module in (others or {}).items():
-        callables[name] = module_callable(module, inputs)
+        callables[name] = module_callable(module, given)
     measured = partial(measure, device=device, repetitions=repetitions, budget_seconds=budget_seconds,
                        flush_cache=flush_cache, fresh_inputs=fresh_inputs)
     with locked_device():

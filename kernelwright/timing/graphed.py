@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,11 +32,7 @@ def graph_of(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[],
         with torch.no_grad(), torch.cuda.stream(stream):
             call(*arguments)  # what libraries prepare at a first call on a stream
             stream.synchronize()
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                results = call(*arguments)
-            finally:
-                graph.capture_end()
+            results = recorded(graph, lambda: call(*arguments))
     finally:
         if collects:
             gc.enable()
@@ -47,3 +44,26 @@ def graph_of(call: Callable[..., object], inputs: Sequence[Any]) -> Callable[[],
         return results
 
     return launched
+
+
+def recorded(graph: torch.cuda.CUDAGraph, run: Callable[[], Any]) -> Any:
+    """What ``run`` gives while the current stream's work is recorded as ``graph``. Raises what it raises, and
+    RuntimeError where CUDA ends the recording with an error, as it does where a call waits for the device: PyTorch (to
+    2.11) then takes random numbers and memory for recorded ones ever after, so both are told the end. The emitted
+    files' runtime has the same function."""
+    pool = torch.cuda.graph_pool_handle()
+    graph.capture_begin(pool, capture_error_mode="thread_local")
+    try:
+        return run()
+    finally:
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError, AttributeError):  # memory was told already
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+                torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
+            other, filled = torch.cuda.CUDAGraph(), torch.zeros(1, device=torch.cuda.current_device())
+            other.capture_begin(capture_error_mode="thread_local")
+            filled.zero_()
+            other.capture_end()  # a recording that ends well is one for the generator, too
+            raise

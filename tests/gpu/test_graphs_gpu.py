@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import kernelwright
+from kernelwright.timing.graphed import graph_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 
@@ -333,6 +335,7 @@ def test_a_call_that_waits_while_it_is_recorded(emitted: ModuleType, monkeypatch
     monkeypatch.setitem(facts, "run", waits)
     with pytest.warns(RuntimeWarning, match="one by one"):
         agrees(model, 1)
+    nothing_is_recorded()
     for seed in range(2, 5):
         agrees(model, seed)
     monkeypatch.undo()
@@ -340,6 +343,38 @@ def test_a_call_that_waits_while_it_is_recorded(emitted: ModuleType, monkeypatch
     for seed in range(4):
         agrees(other, seed)
     assert graphs(emitted, other)
+
+
+def nothing_is_recorded() -> None:
+    """PyTorch's random numbers and its memory are those of calls outside of a graph."""
+    torch.manual_seed(3)
+    first = torch.rand(100, device="cuda")
+    torch.manual_seed(3)
+    assert torch.equal(first, torch.rand(100, device="cuda"))
+    assert not torch.equal(first, torch.nn.functional.dropout(torch.ones(100, device="cuda")))
+    # Within a recording the allocator does not ask whether other streams have ended with what was freed.
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_stats()["active_bytes.all.current"]
+    taken = torch.empty(1 << 20, device="cuda")
+    taken.record_stream(torch.cuda.Stream())
+    del taken
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] == before
+
+
+def test_a_graph_of_eager_that_cannot_be_recorded_leaves_pytorch_as_it_was() -> None:
+    class Decides(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.dropout(x, 0.5) if x.sum() > 0 else x
+
+    x = torch.rand(64, 64, device="cuda")
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            graph_of(Decides(), [x])
+        nothing_is_recorded()
+    launched = graph_of(lambda x: F.dropout(x, 0.5), [x])
+    assert not torch.equal(launched().clone(), launched())
 
 
 def test_memory_goes_with_the_model(emitted: ModuleType) -> None:

@@ -19,8 +19,9 @@ from torch import nn
 
 from kernelwright.timing import Times, compiled_baseline, measure, ratio, summarize, time_model
 from kernelwright.timing import baselines as baselines_module
-from kernelwright.timing.baselines import CompiledBaseline, compilers_of, graph_promises
+from kernelwright.timing.baselines import GRAPHED, CompiledBaseline, compilers_of, graph_promises
 from kernelwright.timing.clock import CpuClock, flush_bytes
+from kernelwright.timing.renewed import renewed
 from kernelwright.timing.statistics import median_interval, paired_ratio, quantile
 
 
@@ -201,6 +202,31 @@ def test_timing_record(monkeypatch: pytest.MonkeyPatch) -> None:
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert document["entries"]["eager"]["median"] > 0 and document["versions"]["torch"] == torch.__version__
     assert "times" not in document and "no compiler here" in document["sentence"]
+
+
+class Remembering(nn.Module):
+    """A call puts what it computed into what it is given, as a language model does with its cache."""
+
+    def __init__(self, found: list[int]) -> None:
+        super().__init__()
+        self.found = found
+
+    def forward(self, x: torch.Tensor, cache: dict[str, list[torch.Tensor]]) -> torch.Tensor:
+        cache["seen"].append(x * 2)
+        self.found.append(len(cache["seen"]))
+        return sum(cache["seen"])
+
+
+def test_a_cache_that_grows_is_the_same_for_each_call() -> None:
+    """A graph of such a model reads memory that its cache has given back, so there is none."""
+    found: list[int] = []
+    cache = {"seen": [torch.ones(4)]}
+    timing = time_model(Remembering(found), Remembering(found), [torch.ones(4), cache], device="cpu",
+                        budget_seconds=0.05, flush_cache=False, compilers={GRAPHED: None})
+    assert set(found) == {2} and len(found) > 4 and len(cache["seen"]) == 1
+    assert "changes what a container holds" in timing.failures[GRAPHED]
+    assert renewed(lambda x, cache: len(cache["seen"]), [torch.ones(4), cache]) is None
+    assert renewed(lambda x: x + 1, [torch.ones(4)]) is None
 
 
 def test_compilations_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
