@@ -118,11 +118,18 @@ class _Run:
         """The truth, where ``found`` is the model in float64."""
         expected = self.part(self.model.called.outputs)
         nothing = Spread()
-        if not unexplained(expected, found.outputs, nothing):
+        # A number that float64 does not have may be one of another branch: see what the model asked for its types.
+        if not unexplained(expected, found.outputs, nothing) and not nonfinite(found.outputs, expected):
             return self._in_range(expected, found)
+        if self.kept.own is None:
+            self.kept.own = self._own_types()
+            if self.kept.own:
+                found = self.float64()
+                if not unexplained(expected, found.outputs, nothing):
+                    return self._in_range(expected, found)
         if self.model.uses_randomness:
-            if self.entries is not None or _close(expected, found.outputs) or not self._left(
-                    expected, found.outputs, Spread(), DRAWS):
+            if (self.entries is not None and not nonfinite(found.outputs, expected)) or _close(
+                    expected, found.outputs) or not self._left(expected, found.outputs, Spread(), DRAWS):
                 return self._in_range(expected, found)
             if self.extreme:
                 return found._replace(words=RANGE, lost=True)
@@ -131,12 +138,6 @@ class _Run:
             expected = self.part(self.strict())
             if not unexplained(expected, found.outputs, nothing):
                 return self._in_range(expected, found)
-        if self.kept.own is None:
-            self.kept.own = self._own_types()
-            if self.kept.own:
-                found = self.float64()
-                if not unexplained(expected, found.outputs, nothing):
-                    return self._in_range(expected, found)
         spread = Spread()
         if not self._left(expected, found.outputs, spread, DRAWS):
             return self._in_range(expected, found)

@@ -25,6 +25,8 @@ _FILLED = object()
 _HALVES = (torch.float16, torch.bfloat16)
 #: What a tensor is asked for that is no result: bits as another type has them, and attributes.
 _ASKED = frozenset({"view", "__get__", "element_size"})
+#: What answers for a tensor's type.
+_TYPE = torch.Tensor.dtype
 
 
 def plain_attributes(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
@@ -193,12 +195,13 @@ class _InFloat64(TorchFunctionMode):
     wide again, lest what follows be computed in 16 bits, or a product refuse it beside float64.
 
     It also answers in place of ``torch.finfo``: a model that asks for the limits of its tensors' type means the type
-    that they have without us, which is float32 where ``own`` does not know it.
+    that they have without us, which is float32 where ``own`` does not know it. What it decides by a tensor's type it
+    decides by that type, too, and what is no cast without us is none.
     """
 
     def __init__(self, own: OwnTypes) -> None:
         super().__init__()
-        self.own, self.casts, self.asked = own, 0, 0
+        self.own, self.casts, self.asked, self.types = own, 0, 0, 0
 
     def limits(self, dtype: torch.dtype | None = None) -> torch.finfo:
         self.asked += 1
@@ -220,6 +223,12 @@ class _InFloat64(TorchFunctionMode):
             self.casts += 1
             if self.casts in self.own.casts:
                 return args[0].to(torch.float32).to(args[0].dtype)
+            if self.casts in self.own.no_casts:
+                return args[0]
+        if _asks_for_type(func, args):
+            self.types += 1
+            if self.types <= len(self.own.types):
+                return self.own.types[self.types - 1]
         if func is torch.Tensor.float:
             return args[0].double()
         if _asks_for_eps(name, args, kwargs):  # that of the type in which the norm is computed
@@ -249,16 +258,19 @@ def _wide_again(result: Any) -> Any:
 class OwnTypes:
     """What a call of a model in its own types tells about them, which its float64 copy cannot.
 
-    casts: those, numbered from 1 in their order, that make float32 of what is float64. limits: the types whose limits
-    (``torch.finfo``, eps of an RMS norm) are asked for, in that order.
+    casts: those, numbered from 1 in their order, that make float32 of what is float64; no_casts: those that give what
+    they are given. limits: the types whose limits (``torch.finfo``, eps of an RMS norm) are asked for, in that order;
+    types: those of floating tensors that are asked for theirs.
     """
 
     casts: frozenset[int] = frozenset()
     limits: tuple[torch.dtype, ...] = ()
+    no_casts: frozenset[int] = frozenset()
+    types: tuple[torch.dtype, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether a float64 copy that knows of them computes something else."""
-        return bool(self.casts) or any(dtype != torch.float32 for dtype in self.limits)
+        """Whether a float64 copy that knows of them may compute something else."""
+        return bool(self.casts or self.types) or any(dtype != torch.float32 for dtype in self.limits)
 
 
 class _Noting(TorchFunctionMode):
@@ -266,7 +278,8 @@ class _Noting(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count, self.casts, self.asked = 0, set[int](), list[torch.dtype]()
+        self.count, self.casts, self.no_casts = 0, set[int](), set[int]()
+        self.asked, self.types = list[torch.dtype](), list[torch.dtype]()
 
     def limits(self, dtype: torch.dtype | None = None) -> torch.finfo:
         self.asked.append(dtype if dtype is not None else torch.get_default_dtype())
@@ -282,7 +295,15 @@ class _Noting(TorchFunctionMode):
             self.count += 1
             if isinstance(result, torch.Tensor) and result.dtype is torch.float32 and args[0].dtype is torch.float64:
                 self.casts.add(self.count)
+            if result is args[0]:
+                self.no_casts.add(self.count)
+        if _asks_for_type(func, args):
+            self.types.append(result)
         return result
+
+
+def _asks_for_type(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    return getattr(func, "__self__", None) is _TYPE and args[0].is_floating_point()
 
 
 def own_types(call: Callable[[], Any]) -> tuple[Any, OwnTypes]:
@@ -290,7 +311,8 @@ def own_types(call: Callable[[], Any]) -> tuple[Any, OwnTypes]:
     noting = _Noting()
     with noting, _seen_by(noting):
         result = call()
-    return result, OwnTypes(frozenset(noting.casts), tuple(noting.asked))
+    return result, OwnTypes(frozenset(noting.casts), tuple(noting.asked), frozenset(noting.no_casts),
+                            tuple(noting.types))
 
 
 @contextmanager

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from kernelwright.verify.draws import drawn_in_float32
+from kernelwright.verify.kept import ByModel
 from kernelwright.verify.memory import FINITE_POISON, poisoned_empty
+from kernelwright.verify.observe import call, random_state, seed_all
+from kernelwright.verify.reference import reference_of
 from kernelwright.verify.state import State, call_in_float64, float64_copy, own_types, redraw, widened
 
 
@@ -157,7 +162,45 @@ def test_limits_of_a_type_are_those_that_eager_asked_for(dtype) -> None:
         torch.testing.assert_close(value.to(dtype), wanted, rtol=2e-3, atol=1e-4)
     model.float()
     _, own = own_types(lambda: model(torch.rand(2, 4)))
-    assert not own
+    assert not replace(own, types=())
+
+
+class _AsksForTypes(nn.Module):
+    """As language models do: what hides a score is as low as the type allows, and what is wide already is not cast."""
+
+    def __init__(self, random: bool) -> None:
+        super().__init__()
+        self.random = random
+        self.register_buffer("low", torch.tensor(-1e9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low = torch.tensor(-1e4, dtype=x.dtype) if x.dtype == torch.float16 else self.low
+        scores = torch.where(x > 2, x, low)
+        noise = torch.rand(x.shape) if self.random else 0.0
+        return (torch.softmax(scores - scores.amax(-1, keepdim=True), -1) + noise).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_decided_by_a_type_is_decided_by_the_models_own(dtype) -> None:
+    model, x = _AsksForTypes(False).to(dtype), torch.linspace(0, 1, 8, dtype=dtype).reshape(2, 4)
+    expected, own = own_types(lambda: model(x))
+    assert set(own.types) == {dtype} and own.no_casts == {1}
+    found = call_in_float64(float64_copy(model), [x.double()], own=own)
+    assert found.dtype == torch.float64 and not bool(found.isnan().any())
+    torch.testing.assert_close(found.to(dtype), expected)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_truth_that_is_lost_where_eager_is_not_is_none(random: bool) -> None:
+    """-1e9 is infinite in float16, which a copy in float64 chose for its type: all its results were NaN, and of some
+    entries of a batch whose numbers are random nothing else was known."""
+    model, inputs = _AsksForTypes(random).half(), [torch.rand(8, 64).half()]
+    before, state = State.of(model), seed_all(3)
+    given = ByModel(inputs, before, inputs, call(model, inputs), state, random_state())
+    assert given.uses_randomness == random
+    for entries in (None, torch.tensor([0, 5])):
+        found = reference_of(given, model, float64_copy(model), 3, entries, [True])
+        assert not bool(found.outputs.isnan().any()) and (random or found.words.startswith("float64"))
 
 
 def test_dropout_in_place_draws_in_place() -> None:
