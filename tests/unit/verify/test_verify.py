@@ -442,7 +442,7 @@ class Coarse(nn.Module):
         self.linear, self.unit = nn.Linear(64, 24), unit
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype == torch.float64:
+        if torch.get_default_dtype() is torch.float64:
             return self.linear(x)
         lost = nn.functional.linear((self.unit * 3e-4) * torch.sin(x * 1e7), self.linear.weight)
         return self.linear(x) + lost.detach()

@@ -416,7 +416,7 @@ def test_draws_that_lack_memory_are_no_other_computation(monkeypatch: pytest.Mon
 
     class Other(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * (1.5 if x.dtype == torch.float64 else 1.0)
+            return x * (1.5 if torch.get_default_dtype() is torch.float64 else 1.0)
 
     far = certify(Other, Other, lambda seed: [torch.rand(4, 64)], plan=Plan(trials=trials))
     assert far.trials[0].reference.startswith("eager with TF32 off: float64 failed")
@@ -479,7 +479,7 @@ def test_what_tf32_rounds_is_no_other_computation(monkeypatch: pytest.MonkeyPatc
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             result = self.linear(x)
-            return result if x.dtype == torch.float64 else result * (1 + self.share)
+            return result if torch.get_default_dtype() is torch.float64 else result * (1 + self.share)
 
     def separate(share: float) -> str:
         return certify(lambda: Loses(share), lambda: Loses(share), lambda seed: [torch.randn(16, 64)],
