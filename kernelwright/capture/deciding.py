@@ -44,6 +44,8 @@ class Deciding:
         self.model = model
         self.given = [value.detach() if isinstance(value, torch.Tensor) else None for value in given]
         self.has_numbers = any(map(_is_whole, self.given))
+        self.supposes_finite = self.supposed = False
+        """Whether a question whether numbers are finite is answered as if they were; whether one was."""
         self.traced: list[Any] = []
         self.answers: list[Any] = []
         """What Python was told that asked for values, in order; None where PyTorch itself was asked."""

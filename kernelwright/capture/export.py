@@ -64,7 +64,8 @@ CheckState = Callable[[Sequence[str]], Sequence[str]]
 def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model", file: str | None = None,
             fresh: Callable[[], torch.nn.Module] | None = None,
             check_state: CheckState | None = None, recording: bool = False,
-            left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = ()) -> Graph:
+            left: Sequence[str] = (), modes: Questions | None = None, attributes: Sequence[str] = (),
+            supposing: bool = True) -> Graph:
     """The graph of the forward of ``model(*inputs)`` in the model's present mode, without the model's own hooks, which
     stand around it. The model is not changed.
 
@@ -77,6 +78,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     running the model, returns the attributes in which calls leave tensors of their own, and raises HiddenState for
     other state.
     attributes: these, where they are known: the graph then has what they hold before and after a call.
+    supposing: whether the graph may be that of finite numbers, where the forward asks whether they are, with a check
+    for it. Where it does not hold the model is called after the graph has run, so this may not have drawn random
+    numbers, nor called submodules that stay with PyTorch: then the graph supposes nothing.
     Raises DataDependentControlFlow, HiddenState, ForwardRaised or OutputsUnsupported (user's errors), BuildsParts,
     Carries for attributes that are not known yet, and NotCapturable where the model is legal but its graph has no form
     here.
@@ -103,6 +107,7 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
     drawn: list[str] = []
     moved: list[str] = []
     deciding = Deciding(work, flat(arguments)[0])
+    deciding.supposes_finite = supposing and not left
     try:
         # The exporter prints the graph of a trace that fails, to stdout or to stderr as its version has it.
         with warnings.catch_warnings(), torch.set_grad_enabled(recording), redirect_stdout(io.StringIO()), \
@@ -165,6 +170,9 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], *, name: str = "Model
                                found=carried.read_tensors, left=left_in, containers=containers), converter.repeated.any
 
     graph, repeats = converted(differentiated=False)
+    if deciding.supposed and any(node.get("serial", -1) >= 0 for node in graph.nodes()):
+        return capture(model, inputs, name=name, file=file, fresh=fresh, check_state=check_state, recording=recording,
+                       left=left, modes=modes, attributes=attributes, supposing=False)
     changing, told = set(questions.gradients_changed), any(RECORDS in node.meta for node in program.graph.nodes)
     if DETACH in called or repeats or told:
         with suppress(NotCapturable):  # the graph is captured, and its gradients are those of the original computation

@@ -138,6 +138,39 @@ def _known_truth(tensor: FakeTensor) -> bool | None:
     return below if is_below else above if bound >= 1 else None
 
 
+#: What operators that look for numbers which are not finite give where all are finite.
+_OF_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+#: Operators that keep a truth value, of one element or of all.
+_KEEPING = frozenset(("all", "any", "amax", "amin", "reshape", "view", "squeeze", "unsqueeze", "clone", "detach",
+                      "contiguous", "flatten", "expand", "_to_copy", "to"))
+
+
+def _where_finite(tensor: FakeTensor) -> bool | None:
+    """The truth value of a question whether numbers are finite, where they all are; None for any other question.
+
+    So layers clamp what left the range of float16: ``if not torch.isfinite(x).all()``.
+    """
+    mode = proxy_tensor.get_proxy_mode()
+    return None if mode is None else _given_finite(node_of(tensor, mode.tracer))
+
+
+def _given_finite(node: Any) -> bool | None:
+    if not isinstance(node, torch.fx.Node) or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    name = node.target.overloadpacket.__name__
+    if name in _OF_FINITE:
+        return _OF_FINITE[name]
+    if name in _KEEPING:
+        return _given_finite(node.args[0])
+    if name in ("logical_not", "bitwise_not"):
+        inner = _given_finite(node.args[0])
+        return None if inner is None else not inner
+    if name in ("logical_or", "bitwise_or", "logical_and", "bitwise_and", "__or__", "__and__"):
+        both = [_given_finite(part) for part in node.args[:2]]
+        return None if None in both else any(both) if "or" in name else all(both)
+    return None
+
+
 def _raises(code: list[dis.Instruction]) -> bool:
     """Whether code comes to a raise, with nothing to decide before."""
     return next((i.opname == "RAISE_VARARGS" for i in code if i.opname == "RAISE_VARARGS" or "RETURN" in i.opname
@@ -158,7 +191,8 @@ def values_read(found: list[str], deciding: Deciding) -> Iterator[None]:
     which ``deciding`` gets, with all answers in order.
 
     Where the trace does not know a truth value, and the code asks for it in order to raise an error, the trace gets a
-    check and goes on without the error. So where it asks for a number, and compares it, for that.
+    check and goes on without the error. So where it asks for a number, and compares it, for that; and where it asks
+    whether numbers are finite, in order to do something about it, the trace goes on as for finite ones.
     """
 
     def answer(name: str, tensor: torch.Tensor, ask: Callable[[torch.Tensor], Any], frame: FrameType) -> Any:
@@ -212,6 +246,11 @@ def _told(name: str, tensor: FakeTensor, ask: Callable[[torch.Tensor], Any], fra
     if name == "__bool__" and tensor.numel() == 1 and (wanted := _expected(frame)) is not None:
         torch.ops.aten._assert_async.msg(tensor if wanted else torch.logical_not(tensor), ASKED)
         return wanted
+    if name in ("__bool__", "item") and deciding.supposes_finite and tensor.numel() == 1 \
+            and (supposed := _where_finite(tensor)) is not None:
+        torch.ops.aten._assert_async.msg(tensor if supposed else torch.logical_not(tensor), ASKED)
+        deciding.supposed = True
+        return supposed
     if name == "item" and tensor.numel() == 1 and not tensor.is_complex():
         code, place = _running(frame)
         if _wanted(code, place + 1) is not None:  # a truth value, which is asked for next

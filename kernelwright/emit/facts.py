@@ -283,9 +283,10 @@ def _of_inputs_text(plan: Plan) -> str:
 def is_recordable(plan: Plan) -> bool:
     """Whether a CUDA graph of a plan's program computes what the program does, call by call: where no submodule stays
     Python's, no random number is drawn beside kernels (as far as a plan shows it; eager's own calls draw the same ones
-    from a graph), and no value decides whether eager's error is due. What else cannot be recorded shows when it is."""
+    from a graph), and nothing is changed where values decide whether the original computation is to run: a graph is
+    asked after its launch. What else cannot be recorded shows when it is."""
     draws = bool(plan.kernels) and any(n.get("serial", -1) >= 0 for n in plan.graph.nodes())
-    return not plan_parts(plan) and not draws and not any(check.waited for check in plan.checks)
+    return not plan_parts(plan) and not draws and not (plan.effects and any(check.waited for check in plan.checks))
 
 
 def is_function(plan: Plan, model: nn.Module, structures: Iterable[Any]) -> bool:

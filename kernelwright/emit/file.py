@@ -233,7 +233,7 @@ def emit_file(header: str, source: ModelSource, variants: Sequence[Variant], mod
         "SIZED": sized is not None, "TYPED": bool(dtypes),
         "EMBEDDED": bool(libraries),
         "SAVING": any(v.saving is not None for v in variants),
-        "TOGETHER": "kw_launch_together(" in kernels.text,
+        "TOGETHER": "kw_launch_together(" in kernels.text, "REQUIRED": "_kernelwright_require(" in runs,
         "FUNCTIONS": keeps_functions(variants[0].model),
         "OBJECTS": bool(outside) or has_objects(variants[0].model),
         "VALUES": any(n is None for v in variants for n in v.plan.graph.inputs),

@@ -12,11 +12,11 @@ from kernelwright.emit.runtime_ahead import AHEAD
 from kernelwright.emit.runtime_attributes import ATTRIBUTES
 from kernelwright.emit.runtime_backward import BACKWARD, STEPS
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS, START
-from kernelwright.emit.runtime_call import CALL, PARTS, REQUIRE, STRUCTURES
+from kernelwright.emit.runtime_call import CALL, PARTS, STRUCTURES
 from kernelwright.emit.runtime_compile import COMPILE, METHOD
 from kernelwright.emit.runtime_dtypes import DTYPES
 from kernelwright.emit.runtime_embedded import EMBEDDED
-from kernelwright.emit.runtime_graph import GRAPH
+from kernelwright.emit.runtime_graph import GRAPH, REQUIRE
 from kernelwright.emit.runtime_guard import FORMS, GUARD
 from kernelwright.emit.runtime_sizes import KEPT_BY_SIZES, ONCE, SIZES, with_sizes
 from kernelwright.emit.runtime_twin import TWIN

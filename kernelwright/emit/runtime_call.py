@@ -88,13 +88,6 @@ def _kernelwright_class(module, name):
     return found
 '''
 
-REQUIRE = '''\
-def _kernelwright_require(*conditions):
-    """Conditions that hold unless the original computation raises an error, which it then shall do itself."""
-    if not all(map(bool, conditions)):
-        raise ValueError("the original computation refuses a value")
-'''
-
 CALL = '''\
 class _KernelwrightFailure(RuntimeError):
     """The kernels could not run."""

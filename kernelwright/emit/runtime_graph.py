@@ -2,8 +2,29 @@
 
 A graph has its addresses in it: of the model's tensors, which stay where they are while a graph is used, and of memory
 of its own, into which inputs are copied and out of which results are. So a caller's inputs may lie anywhere, and no
-call writes over the results of another.
+call writes over the results of another. What a program requires of values is asked at its end, and of a graph after its
+launch.
+
+Conditions are those of the other texts, and REQUIRED: some program has values by which the original computation raises
+an error or decides otherwise.
 """
+
+REQUIRE = '''\
+_kernelwright_asked = threading.local()
+
+
+def _kernelwright_require(*conditions):
+    """Conditions that hold unless the original computation raises an error, or takes another branch: then it shall do
+    that itself."""
+    holds = conditions[0] if len(conditions) == 1 else torch.stack(conditions).all()
+    if GRAPHS:
+        recorded = getattr(_kernelwright_asked, "conditions", None)
+        if recorded is not None:  # a graph is asked after each launch
+            recorded.append(holds)
+            return
+    if not bool(holds):
+        raise ValueError("the original computation refuses a value, or decides otherwise by it")
+'''
 
 GRAPH = '''\
 # A model whose tensors move again and again is not recorded more often.
@@ -24,6 +45,8 @@ class _KernelwrightGraph:
         stream, collects = torch.cuda.Stream(device), gc.isenabled()
         stream.wait_stream(self.last)
         gc.disable()  # what it frees may wait for the device
+        if REQUIRED:
+            self.required = _kernelwright_asked.conditions = []
         try:
             with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(stream):
                 if SIZED:
@@ -32,6 +55,8 @@ class _KernelwrightGraph:
                     given = (*self.inputs, *values[count:])
                 results = _kernelwright_while_recorded(self.graph, lambda: run(device, stream.cuda_stream, *given))
         finally:
+            if REQUIRED:
+                _kernelwright_asked.conditions = None
             if collects:
                 gc.enable()
         self.bytes = torch.cuda.memory_reserved(device) - before
@@ -58,6 +83,11 @@ class _KernelwrightGraph:
         for own, value in zip(self.inputs, values):
             own.copy_(value)
         self.graph.replay()
+        if REQUIRED:
+            if not all(map(bool, self.required)):
+                self.done.record()
+                self.last = stream
+                raise ValueError("the original computation refuses a value, or decides otherwise by it")
         results = [None] * self.count
         for place, result in self.alone:
             results[place] = result.clone()

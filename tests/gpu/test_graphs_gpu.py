@@ -478,3 +478,42 @@ def test_calls_of_pytorch_alone_in_one_launch(tmp_path: Path) -> None:
         gradients.append([value.grad for value in given])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(other, one)
+
+
+def test_a_graph_that_supposes_finite_numbers(tmp_path: Path) -> None:
+    """It is asked after its launch, and where it is wrong the original computation runs."""
+    path = tmp_path / "clamps.py"
+    path.write_text('''
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x) * 2) / x.abs()
+            if not torch.isfinite(x).all():
+                x = torch.nan_to_num(x, nan=3.0).clamp(-9, 9)
+        return x
+
+
+def get_inputs():
+    return [torch.rand(32, 64) + 0.5]
+''')
+    result = kernelwright.optimize(path, effort="quick", baselines="none", launch="graph", output=tmp_path / "made.py")
+    assert result.modes[0].kernels and "self.required" in result.source
+    emitted = imported(tmp_path / "made.py")
+    model = made(emitted)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x = torch.rand(32, 64, device="cuda") + 0.5
+        if seed in (3, 4):
+            x[1, 1] = 0.0
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore" if seed in (3, 4) else "error")
+            torch.testing.assert_close(model(x), model._original_forward(x), rtol=1e-3, atol=1e-3)
+    assert graphs(emitted, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ from emitted_tools import assert_like, emit, import_path, kernels_run, models, o
 import kernelwright
 from kernelwright.build.emulation import load_emulated
 from kernelwright.capture.checks import checks
+from kernelwright.errors import DataDependentControlFlow
 from kernelwright.ir.node import constant, make
-from kernelwright.roofline.devices import H200
+from kernelwright.roofline.devices import GENERIC_CPU, H200
 from kernelwright.verified import as_kernels
 
 
@@ -221,6 +223,55 @@ def test_an_error_of_the_program_alone_is_no_error(tmp_path: Path) -> None:
         assert_like(new(x), old(x), 1e-6)
     with pytest.warns(RuntimeWarning, match="this call is not for the kernels"):
         assert torch.equal(new(-x), old(-x))
+
+
+CLAMPS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x, y):
+        z = self.dropout(torch.tanh(x)) * y
+        if not torch.isfinite(z).all():
+            z = torch.nan_to_num(z, nan=3.0, posinf=5.0) * 2
+        z = z.exp() + 1
+        if torch.isnan(z).any() or z.isinf().any().item():
+            return z.isnan() * z.new_zeros(()) + x * 0
+        return z * 3
+
+def get_inputs():
+    return [torch.rand(64, 8), torch.rand(64, 8)]
+"""
+
+
+def test_who_looks_for_what_is_not_finite_goes_on_as_for_finite_numbers(tmp_path: Path) -> None:
+    """As layers do that clamp what left the range of float16. Where something is not finite, the original decides."""
+    original, emitted, _ = emit(tmp_path, "clamps", CLAMPS)
+    old, new, inputs = models(original, emitted)
+    old.eval(), new.eval()
+    for gradients in (False, True):
+        with kernels_run(emitted):
+            assert_like(outcome(new, inputs, gradients=gradients), outcome(old, inputs, gradients=gradients), 1e-6)
+        for value in (NAN, INFINITY, -INFINITY, 1e4):  # the last one is infinite as an exponential alone
+            given = [inputs[0], inputs[1].clone()]
+            put(1, value)(given)
+            expected = outcome(old, given, gradients=gradients)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert_like(outcome(new, given, gradients=gradients), expected, 0.0)
+    assert expected[0].eq(0).all() and "decides otherwise" in str(new.why())
+
+
+def test_who_draws_random_numbers_supposes_nothing(tmp_path: Path) -> None:
+    """They would be drawn twice where it does not hold. Other questions are not known, either."""
+    path = write_problem(tmp_path, "draws", CLAMPS)
+    explained = kernelwright.explain(path, target="cpp", device=GENERIC_CPU)
+    assert [mode.name for mode in explained.modes if mode.kernels] == ["inference"]
+    assert any(note.startswith("Training mode stays as it is: it decides by the values") for note in explained.notes)
+    path.write_text(path.read_text().replace("torch.isfinite(z).all()", "(z < 1).all()"))
+    with pytest.raises(DataDependentControlFlow):
+        kernelwright.explain(path, target="cpp", device=GENERIC_CPU)
 
 
 def test_shapes_that_raise(tmp_path: Path) -> None:

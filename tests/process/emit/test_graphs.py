@@ -36,6 +36,11 @@ def plain(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(m.a(x)).sum(-1) * 2
 
 
+def clamping(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = torch.tanh(m.a(x)) / x
+    return (y if torch.isfinite(y).all() else y.clamp(-9, 9)).sum(-1) * 2
+
+
 def drawing(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return (torch.tanh(m.a(x)) + torch.rand(4, 8, device=x.device)).sum(-1)
 
@@ -57,6 +62,16 @@ def test_graphs_are_for_programs_that_can_be_recorded() -> None:
                   source(Of(plain, a=Hooked()), x)):
         assert "_kernelwright_call" in other and "Graph" not in other and '"graph"' not in other
         assert "import gc" not in other
+
+
+def test_what_is_decided_by_values_is_asked_of_a_graph_after_its_launch() -> None:
+    """Unless the program changes something: then the original computation would change it once more."""
+    x = torch.randn(4, 8)
+    text = source(Of(clamping, a=nn.Linear(8, 8)), x)
+    assert '"graph": True' in text and "self.required" in text and "_kernelwright_require(" in text
+    assert "self.required" not in source(Of(plain, a=nn.Linear(8, 8)), x)
+    counting = nn.Sequential(Of(clamping, a=nn.Linear(8, 8)), nn.Unflatten(0, (2, 2)), nn.BatchNorm1d(2))
+    assert '"graph": True' not in source(counting, x).split('"training": False')[0]
 
 
 def test_a_file_for_a_graph_runs_under_the_emulation() -> None:
