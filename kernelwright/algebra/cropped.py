@@ -179,7 +179,7 @@ def _pays(cuts: dict[Node, Cut]) -> bool:
 def _have_signs(cuts: dict[Node, Cut], root: Node, context: Context) -> bool:
     """Whether the gradient of what is not read may be -0 somewhere, which it is +0 where it is no longer computed: the
     product of +0, which a slice's gradient is there, with a negative number. That shows where nothing is added to it:
-    not in the gradient of what others read, too, nor below a product."""
+    not in the gradient of what is read elsewhere, too, nor below a product."""
     signed: set[Node] = set()
     for node, cut in cuts.items():  # readers before what they read
         for place, (operand, read) in enumerate(zip(node.inputs, _reads(node, cut) or (), strict=True)):
@@ -187,8 +187,26 @@ def _have_signs(cuts: dict[Node, Cut], root: Node, context: Context) -> bool:
             if isinstance(read, Cut) and node.op not in _ADDING and (node in signed or not keeps):
                 signed.add(operand)
     return any(operand not in cuts and operand.op not in ("constant", "buffer") and memory(operand).op not in _ADDING
-               and all(reader is root or reader in cuts for reader in context.readers.get(operand, ()))
-               for operand in signed)
+               and not _is_read_elsewhere(operand, cuts, context) for operand in signed)
+
+
+def _is_read_elsewhere(operand: Node, cuts: dict[Node, Cut], context: Context) -> bool:
+    """Whether all of an operand of what is cut is read on another way to a result, or to what is cut. A slice on that
+    way reads a part of it, but behind a product, of whose results it may be any part: queries, keys and values."""
+    seen, waiting = {operand}, [(operand, False)]
+    while waiting and len(seen) < _MOST_NODES:
+        node, is_behind = waiting.pop()
+        for reader in context.readers.get(node, ()):
+            if reader in cuts:
+                reads = _reads(reader, cuts[reader]) or ()
+                if any(read is None for given, read in zip(reader.inputs, reads, strict=True) if given is node):
+                    return True
+            elif reader not in seen and (is_behind or reader.op != "slice"):
+                if reader in context.roots:
+                    return True
+                seen.add(reader)
+                waiting.append((reader, is_behind or reader.op in _ADDING))
+    return False
 
 
 def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:

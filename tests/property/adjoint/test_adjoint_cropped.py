@@ -21,6 +21,13 @@ ROWS, OTHER = torch.randn(2, 8, 640, generator=torch.Generator().manual_seed(1))
 IMAGES = torch.randn(8, 16, 16, generator=torch.Generator().manual_seed(2))
 WEIGHT = torch.randn(16, 16, generator=torch.Generator().manual_seed(3))
 
+
+def _attended(x: torch.Tensor, projected: torch.Tensor) -> torch.Tensor:
+    """The first token of an activation of x plus attention with its projections."""
+    queries, keys = projected[..., :8], projected[..., 8:]
+    return (F.gelu(x) + torch.softmax(queries @ keys.mT, -1) @ projected)[:, 0].tanh()
+
+
 #: Functions with their operands, and whether what is not read is left out where they are differentiated.
 CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], bool]] = {
     "a product": (lambda x, y: (x * y - 1)[:, :3].exp(), (ROWS, OTHER), False),
@@ -29,12 +36,14 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], bo
     "an activation": (lambda x: F.gelu(x)[:, 0] * 2, (ROWS,), False),
     "a sum of negatives": (lambda x: (x * -2.0).sum(2)[:, 0].exp(), (IMAGES,), False),
     "a layer of an activation": (lambda x, w: F.linear(F.gelu(x), w)[:, 0].exp(), (IMAGES, WEIGHT), False),
+    "two parts": (lambda x, y: (x - y)[:, ::7].relu().sum() + (x / y)[3:5].sum(1), (ROWS, OTHER), False),
     "what only adds": (lambda x: (F.relu(x) + 1)[:, 0].exp(), (ROWS,), True),
     "what rises": (lambda x: torch.tanh(x)[:, 0] * 1.5, (ROWS,), True),
     "a softmax": (lambda x: torch.softmax(x, -1)[:, 0].exp(), (IMAGES,), True),
     "negatives of a layer": (lambda x, w: (F.linear(x, w) * -2)[:, 0].exp(), (IMAGES, WEIGHT), True),
     "an activation between layers": (
         lambda x, w: F.linear(F.gelu(F.linear(x, w)), w)[:, 0].tanh(), (IMAGES, WEIGHT), True),
+    "queries of one token": (lambda x, w: _attended(x, F.linear(x, w)), (IMAGES, WEIGHT), True),
     "what others read": (
         lambda x, w: (F.gelu(y := F.linear(x, w).tanh())[:, 0] - y.sum(1)).exp(), (IMAGES, WEIGHT), True),
 }
