@@ -26,6 +26,9 @@ _CLAMPS = frozenset(("clamp.default", "clamp_min.default", "clamp_max.default", 
 CHOOSING = {"amax": frozenset(("max.dim", "adaptive_max_pool1d.default", "adaptive_max_pool2d.default",
                                "adaptive_max_pool3d.default")), "amin": frozenset(("min.dim",))}
 _SHARING = {"amax": frozenset(("amax.default", "max.default")), "amin": frozenset(("amin.default", "min.default"))}
+#: What a fraction is without, which hands gradients on as they are: of these they are zeros, of which the sum with one
+#: of -0 is +0.
+_TRUNCATING = frozenset(("trunc.default", "fix.default"))
 #: What a comparison that chooses a bound, and one that chooses a place, stand for.
 _CLAMPED = {"le": "clamp_min", "ge": "clamp_max"}
 _EXTREMUM = {"argmax": "amax", "argmin": "amin"}
@@ -42,6 +45,8 @@ def as_called(graph: Graph) -> Graph:
     if STOPPING & calls:
         _alone(calls, STOPPING, _CLAMPS)
         turned |= {"clamp_min": partial(_stopped, "le"), "clamp_max": partial(_stopped, "ge")}
+    if "frac.default" in calls and calls.isdisjoint(_TRUNCATING):
+        turned["trunc"] = partial(make, DETACHED)
     for name, places in (("amax", "argmax"), ("amin", "argmin")):
         if CHOOSING[name] & calls:
             _alone(calls, CHOOSING[name], _SHARING[name])

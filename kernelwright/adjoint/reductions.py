@@ -121,7 +121,7 @@ def _cumsum(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
 
 @adjoint("prod")
 def _prod(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
-    """g y / x, and where x is zero g times the product of the others."""
+    """g y / x, and where x is zero g times the product of the others; of all axes, where two are zero, +0."""
     x, = node.inputs
     if x.dtype != node.dtype:
         raise NoAdjoint("a product into another type")
@@ -133,9 +133,13 @@ def _prod(node: Node, g: Node, wanted: Sequence[bool]) -> Found:
     if len(axes) > 1:
         if len(axes) < sum(s != 1 for s in x.shape):
             raise NoAdjoint("products along several axes, and not along all")
-        row = reshape(x, (x.size,))
-        return (reshape(_of_products(row, 0, *(reshape(n, (1,)) for n in (g, y))), x.shape),)
-    return (_of_products(x, axes[0], g, y),)
+        x, g, y = reshape(x, (x.size,)), reshape(g, (1,)), reshape(y, (1,))
+        axes = (0,)
+    found = _of_products(x, axes[0], g, y)
+    if x.rank == 1:
+        zeros = reduce("sum", cast(apply("eq", x, 0.0), x.dtype), (0,))
+        found = where(apply("gt", zeros, 1.0), 0.0, found)
+    return (reshape(found, node.inputs[0].shape),)
 
 
 def _of_products(x: Node, axis: int, g: Node, y: Node) -> Node:

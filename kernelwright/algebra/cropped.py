@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from kernelwright.algebra.attention import CAUSAL, is_causal, is_plain_attention
-from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.algebra.rule import KINKS, Context, Exactness, Rule, rule
 from kernelwright.ir.graph import memory
 from kernelwright.ir.node import Node, make
 from kernelwright.roofline.cost import node_work
@@ -24,6 +24,12 @@ _OPERATIONS_OF_A_BYTE, _LEAST_SAVED, _MOST_READ = 16, 0.1, 0.5
 #: No more operators than these are looked at above a slice.
 _MOST_NODES = 1000
 _PRODUCTS = ("linear", "matmul", "contract", "convolution")
+#: Operators below which a gradient of zeros has no sign: sums of products begin with +0.
+_ADDING = (*_PRODUCTS, "opaque")
+#: Operators that hand a gradient of +0 on as +0, whatever they are of; `sub` does for what it takes something away of.
+_KEEPING = frozenset((
+    "add", "sub", "relu", "exp", "sigmoid", "tanh", "sqrt", "maximum", "minimum", "where", "clamp_min", "clamp_max",
+    "cast", "sum", "mean", "softmax", "log_softmax", "concatenate"))
 _OF_ROWS = ("softmax", "log_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 
 
@@ -89,7 +95,8 @@ UNREAD = "unread"
 
 
 @rule("what is read", "slice", law="f(x)[s] = f(x[s])",
-      condition="f gives each entry along the axis by itself, nobody else reads f(x), and a tenth of its work goes",
+      condition="f gives each entry along the axis by itself, nobody else reads f(x), and a tenth of its work goes; in "
+                "a graph that is differentiated the gradient of what is not read is +0",
       exactness=Exactness.REASSOCIATES)
 def what_is_read(node: Node, context: Context) -> Node | None:
     root = context.original.get(node)
@@ -97,7 +104,7 @@ def what_is_read(node: Node, context: Context) -> Node | None:
         return None
     above = root.inputs[0]
     cuts = _cuts_above(root, context)
-    if not cuts or not _pays(cuts):
+    if not cuts or not _pays(cuts) or (KINKS in context.dropped and _have_signs(cuts, root, context)):
         return None
     made: dict[Node, Node] = {}
     for some, cut in reversed(cuts.items()):  # operands come before those who read them
@@ -167,6 +174,39 @@ def _pays(cuts: dict[Node, Cut]) -> bool:
         return True
     below = (memory(operand) for node in cuts for operand in node.inputs if operand not in cuts)
     return next(iter(cuts.values())).share <= _MOST_READ and not any(operand.op in _PRODUCTS for operand in below)
+
+
+def _have_signs(cuts: dict[Node, Cut], root: Node, context: Context) -> bool:
+    """Whether the gradient of what is not read may be -0 somewhere, which it is +0 where it is no longer computed: the
+    product of +0, which a slice's gradient is there, with a negative number. That shows where nothing is added to it:
+    not in the gradient of what is read elsewhere, too, nor below a product."""
+    signed: set[Node] = set()
+    for node, cut in cuts.items():  # readers before what they read
+        for place, (operand, read) in enumerate(zip(node.inputs, _reads(node, cut) or (), strict=True)):
+            keeps = node.kind == "view" or (node.op in _KEEPING and not (node.op == "sub" and place))
+            if isinstance(read, Cut) and node.op not in _ADDING and (node in signed or not keeps):
+                signed.add(operand)
+    return any(operand not in cuts and operand.op not in ("constant", "buffer") and memory(operand).op not in _ADDING
+               and not _is_read_elsewhere(operand, cuts, context) for operand in signed)
+
+
+def _is_read_elsewhere(operand: Node, cuts: dict[Node, Cut], context: Context) -> bool:
+    """Whether all of an operand of what is cut is read on another way to a result, or to what is cut. A slice on that
+    way reads a part of it, but behind a product, of whose results it may be any part: queries, keys and values."""
+    seen, waiting = {operand}, [(operand, False)]
+    while waiting and len(seen) < _MOST_NODES:
+        node, is_behind = waiting.pop()
+        for reader in context.readers.get(node, ()):
+            if reader in cuts:
+                reads = _reads(reader, cuts[reader]) or ()
+                if any(read is None for given, read in zip(reader.inputs, reads, strict=True) if given is node):
+                    return True
+            elif reader not in seen and (is_behind or reader.op != "slice"):
+                if reader in context.roots:
+                    return True
+                seen.add(reader)
+                waiting.append((reader, is_behind or reader.op in _ADDING))
+    return False
 
 
 def _reads(node: Node, cut: Cut) -> tuple[Read, ...] | None:

@@ -43,7 +43,7 @@ from kernelwright.capture.values import (
     in_memory_order,
     is_typed_as,
     leaf_of,
-    lies_apart,
+    lies_otherwise,
     opaque_of,
     origin_of,
     stored_as,
@@ -330,13 +330,14 @@ class Converter:
                             origin)
 
     def _in_memory_order(self, node: torch.fx.Node, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, laid out as in the trace where it draws random numbers, or would be slow."""
+        """The arguments of a call, laid out as in the trace where it draws random numbers, or is another computation
+        on other memory."""
         is_drawn = draws(node.target, arguments)
         names = [a.name for a in operator_of(node)._schema.arguments]
         traced = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         return {name: in_memory_order(value, at.meta["val"])
                 if isinstance(value, Node) and isinstance(at := traced.get(name), torch.fx.Node)
-                and (is_drawn or lies_apart(node.target, value, at.meta["val"])) else value
+                and (is_drawn or lies_otherwise(node.target, value, at.meta["val"])) else value
                 for name, value in arguments.items()}
 
     def _stamped(self, result: Any, origin: Origin) -> Any:

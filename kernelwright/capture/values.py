@@ -16,7 +16,8 @@ from kernelwright.ir.node import Node, Origin, make
 #: Kinds of operators whose results kernels store.
 _STORED = ("pointwise", "reduction", "row", "norm")
 
-# Fused attention stores all scores where the neighbours of an operand's last axis lie apart.
+# Fused attention stores all scores where the neighbours of an operand's last axis lie apart: it is slow there, and NaN
+# reaches all of a row, which the other path leaves zero in places.
 _DENSE_LAST = ("aten.scaled_dot_product_attention.",)
 
 
@@ -76,14 +77,14 @@ def in_memory_order(value: Node, traced: torch.Tensor) -> Node:
     return make("permute", stored, axes=tuple(map(order.index, range(value.rank))))
 
 
-def lies_apart(operator: Any, value: Node, traced: torch.Tensor) -> bool:
+def lies_otherwise(operator: Any, value: Node, traced: torch.Tensor) -> bool:
     """Whether the neighbours of an operand's last axis lie apart in what ``value`` shows, and beside each other in the
-    trace's tensor, where the operator is slow on such memory. The model asked for contiguous memory, of which capture
-    keeps the values alone."""
-    if not str(operator).startswith(_DENSE_LAST) or value.kind != "view" or not value.rank or value.shape[-1] == 1:
+    trace's tensor, or the other way round, where the operator is another computation on such memory. The model asked
+    for contiguous memory, or stores a result in the order of its operand, and capture keeps the values alone."""
+    if not str(operator).startswith(_DENSE_LAST) or value.kind == "leaf" or not value.rank or value.shape[-1] == 1:
         return False
-    strides, _ = laid_out(*chain_below(value))
-    return strides[-1] > 1 == traced.stride()[-1]
+    last = laid_out(*chain_below(value))[0][-1] if value.kind == "view" else 1
+    return (last > 1) != (traced.stride()[-1] > 1)
 
 
 def stored_as(result: Node, strides: Sequence[int]) -> Node:

@@ -148,7 +148,8 @@ def _worst_slice(sums: SliceSums, limits: Limits, scale: float, typical: float, 
     A slice's limit is the largest of ``scaled`` times its size; ``multiple`` times eager's error in it, with
     a margin for chance that vanishes with the number of elements; and ``multiple`` times eager's relative
     error in the whole output, in the median slice, or (up to 1 %) in its worst slice. Slices of few
-    elements may have eager's largest error; those of a ReLU's zeros have no error and do not count. Where slices jump
+    elements may have eager's largest error; those of a ReLU's zeros have no error and do not count. Where most of
+    eager's calls have no digits to speak of in a slice, their largest error there counts as its own. Where slices jump
     at places that rounding chooses, ``multiple`` times as many as in a call of eager's may do so, so far.
     """
     error, eager, size = (
@@ -171,6 +172,8 @@ def _worst_slice(sums: SliceSums, limits: Limits, scale: float, typical: float, 
     usual = max(min(limits.multiple * typical, 0.5), limits.multiple * min(worst, 0.01))
     limit = torch.maximum(limit, usual * size)
     limit = limit.clamp_min(least)
+    if sums.lost is not None:
+        limit = torch.maximum(limit, limits.multiple * chance * torch.sqrt(sums.lost / sums.elements))
     if sums.jumps and int((error > limit).sum()) <= limits.multiple * sums.jumps:
         far = (min(limits.multiple * sums.jump, NOISE_SHARE) * size).clamp_max(limits.multiple * sums.jump_rms)
         limit = torch.maximum(limit, far)

@@ -195,6 +195,12 @@ def move(eager: nn.Module, inputs: Sequence[Any], before: State, seed: int, expe
     return found
 
 
+def _logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """Where 1 - eps is a bound, 1 - x is little but what rounded that to the type of x."""
+    x = x if eps is None else torch.clamp(x, eps, 1 - eps)
+    return torch.log(x / (1 - x))
+
+
 @functools.cache
 def written_out() -> dict[Any, Callable[..., Any]]:
     """Operators that round on their way, by what PyTorch makes of them where it has no kernel for the whole.
@@ -203,7 +209,7 @@ def written_out() -> dict[Any, Callable[..., Any]]:
     rounding: its result moves by far more than a unit where another kernel computes it.
     """
     aten = torch.ops.aten
-    return get_decompositions((
+    return {aten.logit.default: _logit} | get_decompositions((
         aten.gelu, aten.silu, aten.mish, aten.softplus, aten.elu, aten.log_sigmoid_forward, aten._softmax,
         aten._log_softmax, aten.logsumexp, aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm,
         aten._native_batch_norm_legit, aten._fused_rms_norm, aten.gelu_backward, aten.silu_backward,
@@ -276,7 +282,7 @@ class Rounding(TorchDispatchMode):
         if (steps := written_out().get(func)) is not None:
             return self._in_steps(steps, args, kwargs or {})
         name = func.overloadpacket.__name__
-        if self.within and name in MOVES:
+        if self.within and name in MOVES and name != "clamp":  # a bound is rounded to the type of what it bounds
             return func(*args, **(kwargs or {}))
         if self.operands and name in PRODUCTS | WINDOWS:
             args = tuple(self.operand_off(v) if isinstance(v, torch.Tensor) else v for v in args)

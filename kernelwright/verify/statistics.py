@@ -29,6 +29,9 @@ LOOSE = 1e-3
 NOISE_SHARE = 0.5
 #: How many times eager's measured error its error on other inputs may count for, see `widen`.
 MOST_MOVED = 4.0
+#: Draws of a slice's error are of few roundings where the largest is so many times the smallest: of many, all are
+#: alike.
+_UNLIKE = 2.0
 #: A slice jumps whose error is so many times its usual one. That slices jump is seen where at least so many did, in
 #: more than one call.
 _JUMP, _LEAST_JUMPS = 4.0, 3
@@ -47,6 +50,7 @@ class SliceSums:
     jumps: int = 0  # how many slices of one result may jump, where rounding chooses which ones; see `widen`
     jump: float = 0.0  # the largest error of one that did, relative to its size
     jump_rms: float = 0.0  # and as it is
+    lost: torch.Tensor | None = None  # eager's error where few of its calls have digits, else 0; see `widen`
 
 
 @dataclass
@@ -332,20 +336,24 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float, most:
 
     multiple: how many times eager's error a candidate may have. Of single elements 1 over it counts as eager's error
     where that is smaller; of a slice, whose elements may all share one rounding error, as much as its part of the whole
-    output has. An output or a slice in which eager has digits is not widened so far that more than half of its size may
-    be wrong, nor that it counts as noise (`NOISE_SHARE`).
+    output has, or as eager's calls usually have (`_usual`), since one call may be right by luck. An output or a slice
+    in which eager has digits is not widened so far that more than half of its size may be wrong, nor that it counts as
+    noise (`NOISE_SHARE`). Whether it has any in a slice is no matter of one call, either: see `_lost`.
 
     Some models jump at places that rounding chooses: a token goes to another expert. In which slices is another matter
     in every call; how many they are, and how far they jump, is what calls have in common, and what a candidate may do.
     """
     for place, sums in enumerate(found.slices):
-        sums.jumps, sums.jump, sums.jump_rms = _jumps(sums, [draw.slices[place].error for draw in draws])
+        errors = torch.stack([draw.slices[place].error for draw in draws])
+        sums.jumps, sums.jump, sums.jump_rms = _jumps(sums, errors)
+        sums.lost = _lost(sums, errors, most)
     units = most * max(found.eager_worst_units, 1 / multiple)
     square = float(_most(torch.tensor(found.eager_square_error, dtype=torch.float64),
                          torch.tensor(found.square_reference, dtype=torch.float64), multiple, most))
     usual = found.eager_square_error / max(1, found.compared)
-    slices = [_most(sums.eager_error, sums.reference, multiple, most, usual * sums.elements)
-              for sums in found.slices]
+    slices = [_most(sums.eager_error, sums.reference, multiple, most, torch.clamp_min(
+        _usual(sums, torch.stack([draw.slices[place].error for draw in draws])), usual * sums.elements))
+              for place, sums in enumerate(found.slices)]
     for draw in draws:
         found.eager_worst_units = max(found.eager_worst_units, min(draw.worst_units, units))
         found.eager_square_error = max(found.eager_square_error, min(draw.square_error, square))
@@ -353,11 +361,34 @@ def widen(found: Statistics, draws: Sequence[Statistics], multiple: float, most:
             sums.eager_error = torch.maximum(sums.eager_error, torch.minimum(other.error, widest))
 
 
-def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float, float]:
+def _usual(own: SliceSums, draws: torch.Tensor) -> torch.Tensor:
+    """The median of eager's errors (squares) in each slice, over its calls: of ``draws`` (a row for each) as much as
+    eager's own error is of theirs in the median slice, as they round by whole units."""
+    typical = draws.median(0).values
+    telling = typical > 0
+    if not bool(telling.any()):
+        return own.eager_error
+    share = (own.eager_error[telling] / typical[telling]).median().clamp_max(1.0)
+    return torch.cat([own.eager_error[None], share * draws]).median(0).values
+
+
+def _lost(own: SliceSums, draws: torch.Tensor, most: float) -> torch.Tensor:
+    """Eager's error (squares) in slices that have no digits to speak of: in most of its calls half as much of a slice
+    is wrong as of noise, and the calls do not agree by how much. There eager's error and a candidate's are two draws of
+    few roundings, whose ratio says nothing: the largest of all calls counts, up to ``most`` times the median. 0
+    elsewhere.
+    """
+    calls = torch.cat([own.eager_error[None], draws])
+    median = calls.median(0).values
+    noisy = (median > (NOISE_SHARE / 2)**2 * own.reference) & (draws.amax(0) > _UNLIKE**2 * draws.amin(0))
+    return torch.where(noisy, torch.minimum(calls.amax(0), most**2 * median), 0.0)
+
+
+def _jumps(own: SliceSums, draws: torch.Tensor) -> tuple[int, float, float]:
     """The most slices that jump in one of eager's calls, and how far one does, relative to its size and as it is; none
     where each slice has its errors always, or too few jumped to tell. A slice in which a call has no digits tells
     nothing: sums that cancel are small, and as much is little elsewhere."""
-    errors = torch.stack([own.eager_error, *draws])
+    errors = torch.cat([own.eager_error[None], draws])
     relative = torch.sqrt(errors / own.reference.clamp_min(torch.finfo(own.reference.dtype).tiny))
     usual = relative.median(0).values
     jumped = (relative > _JUMP * torch.maximum(usual, usual.median())) & (relative.amax(0) <= NOISE_SHARE)
@@ -368,10 +399,11 @@ def _jumps(own: SliceSums, draws: Sequence[torch.Tensor]) -> tuple[int, float, f
     return int(counts.max()), float(relative[jumped].max()), float(rms[jumped].max())
 
 
-def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, most: float, least: float = 0.0
-          ) -> torch.Tensor:
+def _most(error: torch.Tensor, reference: torch.Tensor, multiple: float, most: float,
+          least: torch.Tensor | None = None) -> torch.Tensor:
     """What squares of eager's errors, or ``least`` where they are less, may be widened to, beside squares of the
     reference."""
-    widest = most**2 * error.clamp_min(max(least, torch.finfo(error.dtype).tiny))
+    known = error if least is None else torch.maximum(error, least)
+    widest = most**2 * known.clamp_min(torch.finfo(error.dtype).tiny)
     with_digits = torch.maximum(error, torch.minimum(widest, (NOISE_SHARE / multiple)**2 * reference))
     return torch.where(error > NOISE_SHARE**2 * reference, widest, with_digits)

@@ -14,11 +14,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from kernelwright.algebra.views import chain_below, laid_out
 from kernelwright.capture.export import capture
 from kernelwright.capture.strides import strides_of_eager
 from kernelwright.capture.tracing import traceable
 from kernelwright.codegen.reference.plan import values_of
 from kernelwright.fuzz.judge import evaluated
+from kernelwright.ir.graph import memory
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -192,3 +194,23 @@ def test_numbers_are_drawn_in_eagers_order():
     found = evaluated(graph, values_of(model, graph, inputs))
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+class Attends(nn.Module):
+    """Attention of what an operator stores in the order of its operand."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.celu(x)
+        return F.scaled_dot_product_attention(y, y, y)
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_attention_is_of_memory_as_eagers(memory_format: torch.memory_format) -> None:
+    """PyTorch's fused attention, which leaves parts of a row of NaN zero, is for operands whose last axis is dense."""
+    x = torch.randn(1, 2, 3, 4).to(memory_format=memory_format)
+    graph = capture(Attends(), [x])
+    attention, = (node for node in graph.nodes() if node.op == "opaque")
+    for operand in attention.inputs:
+        strides, _ = laid_out(*chain_below(operand))
+        assert (strides[-1] > 1) == (F.celu(x).stride(-1) > 1)
+        assert (memory(operand).op == "copy") == (memory_format is torch.channels_last)
