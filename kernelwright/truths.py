@@ -19,7 +19,15 @@ from kernelwright.capture.forms import flat
 from kernelwright.ir.graph import render
 from kernelwright.modes import ModeProgram, distinct
 from kernelwright.plan.contraction.record import Contraction
-from kernelwright.plan.kernels import Attention, BatchedProduct, Recurrence, Scan
+from kernelwright.plan.kernels import (
+    Attention,
+    BatchedProduct,
+    LoopKernel,
+    Recurrence,
+    RegionSum,
+    Scan,
+    SpectralEnergy,
+)
 from kernelwright.problem import Problem
 from kernelwright.problem.arguments import received
 from kernelwright.problem.memory import available_memory, release
@@ -143,9 +151,7 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
     finite = any(use.rule.exactness is Exactness.FINITE for use in mode.rewriting.applications)
     informative = {"with Inf"} if finite else set()
     signed = not finite and not any(n.op in _EXTREMA for n in mode.captured.nodes())
-    # A product whose terms vanish has the sign of whichever was added last.
-    adds = any(isinstance(s.kernel, (Contraction, Attention, BatchedProduct))
-               or (isinstance(s.kernel, Recurrence) and s.kernel.weights) for s in mode.plan.kernels)
+    adds = any(_adds(s.kernel) for s in mode.plan.kernels)
     if any(isinstance(s.kernel, Scan) and s.kernel.kind == "product" for s in mode.plan.kernels):
         # So it is where a running product leaves the range of its type: zero times infinity.
         informative |= {"with Inf", "large", "scaled", "heavy-tailed", "loud start", "loud end", "loud tile"}
@@ -170,6 +176,15 @@ def trials_of(problem: Problem, mode: ModeProgram, settings: Settings, seconds: 
                   # lengths of all of them may decide.
                   sample_axis0=_float64_is_dear(mode, problem.device) and batch_independent(mode.captured)
                   and not mode.captured.asked_of_inputs)
+
+
+def _adds(kernel: Any) -> bool:
+    """Whether a kernel sums in an order of its own: a sum whose terms vanish has the sign of whichever was added last,
+    and one that its type rounds to zero (statistics of a norm in 16 bits) that of its rounding."""
+    if isinstance(kernel, LoopKernel):
+        return any(reduction.kind in ("sum", "moments") for reduction in kernel.reductions)
+    return isinstance(kernel, (Contraction, Attention, BatchedProduct, RegionSum, SpectralEnergy)) or (
+        isinstance(kernel, Recurrence) and bool(kernel.weights))
 
 
 def _of_axes(problem: Problem, mode: ModeProgram, settings: Settings) -> tuple[TrialPlan, ...]:

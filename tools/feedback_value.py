@@ -97,10 +97,11 @@ def measured(recorded: list[dict[str, Any]]) -> dict[str, list[int | None]]:
         texts = Texts(Path(folder))
         for entry in recorded:
             right = texts.text(bases[entry["base"]])
+            wanted = _program(right)
             faulty = list(dict.fromkeys(faults[entry["fault"]].apply(right)))[entry["place"]]
             for name in found:
                 ideas = _blind(faulty) if name == BLIND else mended(faulty, PARTS[name](entry["verdict"]))
-                places = (n for n, idea in enumerate(ideas) if _program(idea) == _program(right))
+                places = (n for n, idea in enumerate(ideas) if _program(idea) == wanted)
                 found[name].append(next(places, None))
     return found
 

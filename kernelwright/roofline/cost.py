@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from kernelwright.ir.node import Node, users, walk
+from kernelwright.ir.registry import torch_dtype
 from kernelwright.roofline.devices import Device
 
 # The share of the float32 peak that library convolutions and products reach, and our spectral kernels.
@@ -49,11 +52,28 @@ def arithmetic_seconds(node: Node, device: Device) -> float:
     if node.kind in ("leaf", "view"):
         return 0.0
     peak = device.float64 if node.dtype == "float64" and node.op != "channel_energy" else device.float32_matmul
+    if node.kind == "linear" and (multiplied := multiplied_type(node)).itemsize == 2:
+        peak = device.best_arithmetic(multiplied)
     if node.op == "convolution":
         peak = (peak if node.get("exact") else max(peak, device.tf32)) * _LIBRARY_EFFICIENCY
     elif node.op == "channel_energy":
         peak *= _SPECTRAL_EFFICIENCY
     return node.operator.operations(node) / peak
+
+
+def multiplied_type(node: Node) -> torch.dtype:
+    """The type of whose units a contraction may be computed on: of 16 bits where all of its operands are numbers of
+    it, be they in float32 now, else its own."""
+    own = torch_dtype(node.dtype)
+    held = {torch_dtype(_held(i).dtype) for i in node.inputs if own is torch.float32}
+    return held.pop() if len(held) == 1 and next(iter(held)).itemsize == 2 else own
+
+
+def _held(node: Node) -> Node:
+    """What a node is but for casts that widen it."""
+    while node.op == "cast" and torch_dtype(node.inputs[0].dtype).itemsize < torch_dtype(node.dtype).itemsize:
+        node = node.inputs[0]
+    return node
 
 
 def graph_seconds(roots: Iterable[Node], device: Device) -> float:
@@ -100,8 +120,10 @@ def floor(roots: Iterable[Node], device: Device) -> tuple[float, str]:
     """The time that no version of this graph can beat on the device, in seconds, and how it comes about."""
     roots = list(roots)
     moved = least_bytes(roots) / device.memory_peak
-    contractions = sum(node_work(n).operations for n in walk(roots) if n.kind == "linear")
-    computed = contractions / device.best_arithmetic(tf32=any(n.op == "convolution" for n in walk(roots)))
+    nodes = list(walk(roots))
+    tf32 = any(n.op == "convolution" for n in nodes)
+    computed = sum(node_work(n).operations / device.best_arithmetic(multiplied_type(n), tf32=tf32)
+                   for n in nodes if n.kind == "linear")
     if computed > moved:
         return computed, "arithmetic of the contractions that remain, on the fastest units"
     return moved, "what is used of every tensor read once and every result written once, at the memory's peak"

@@ -65,6 +65,11 @@ class SuiteOptions:
         if self.resume and self.force:
             raise _invalid("resume", True, "True or False, but not together with --force", False)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether problems are timed beside torch.compile, which a process imports before its problem comes."""
+        return self.settings.baselines in ("compile", "all")
+
     def kept_settings(self) -> dict[str, Any]:
         """The settings that a record keeps: all that bear on the result."""
         if self.judge is not None:

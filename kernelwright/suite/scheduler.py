@@ -144,7 +144,7 @@ class Scheduler:
             # Caches that lock their files are nobody else's. They stay when the next problem's process takes over.
             environment = {**queue.environment, "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
                            "TRITON_CACHE_DIR": str(cache / "triton"), "CUDA_CACHE_PATH": str(cache / "cuda")}
-            worker = WorkerProcess(self.options.work, environment, self.scratch, slot, cache)
+            worker = WorkerProcess(self.options.work, self.options.compiles, environment, self.scratch, slot, cache)
             queue.workers.append(worker)
             self.selector.register(worker.line, selectors.EVENT_READ, (queue, worker))
 

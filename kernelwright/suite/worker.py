@@ -1,7 +1,8 @@
 """The process of one problem: imports everything ahead, waits for its problem, does it, says the outcome, and ends.
 
-Started by the scheduler as ``python -m kernelwright.suite.worker LINE PAUSED WORK``: two inherited file descriptors
-(see ``device_lock.py``) and the ``module:function`` that does the work.
+Started by the scheduler as ``python -m kernelwright.suite.worker LINE PAUSED WORK COMPILES``: two inherited file
+descriptors (see ``device_lock.py``), the ``module:function`` that does the work, and 1 where its baselines are
+compiled, else 0.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 from kernelwright.suite.results import IN_FULL
 
-#: What a run imports on its way.
-PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "torch._dynamo.backends.inductor",
-             "torch._inductor.compile_fx", "torch._inductor.runtime.triton_heuristics",
-             "torch._inductor.codegen.cuda_combined_scheduling", "torch._inductor.codegen.cpp_wrapper_gpu",
-             "torch.utils.cpp_extension")
+#: What a run imports on its way, and what it does where baselines are compiled, which takes two seconds.
+PRELOADED = ("kernelwright.pipeline", "kernelwright.report", "torch.export", "torch.utils.cpp_extension")
+COMPILERS = ("torch._dynamo.backends.inductor", "torch._inductor.compile_fx",
+             "torch._inductor.runtime.triton_heuristics", "torch._inductor.codegen.cuda_combined_scheduling",
+             "torch._inductor.codegen.cpp_wrapper_gpu")
 
 
 def optimize_problem(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -87,11 +88,12 @@ def prepare(task: dict[str, Any], progress: Progress) -> dict[str, Any]:
     return {"state": "verified", "device": current_device(TARGETS[target].device).name}
 
 
-def warm_up() -> None:
-    """Import what a run will need, without touching a GPU: PyTorch imports most of its compilers when first used."""
+def warm_up(compiles: bool) -> None:
+    """Import what a run will need, without touching a GPU: PyTorch imports most of its compilers when first used.
+    compiles: whether baselines are compiled."""
     import torch
 
-    for name in PRELOADED:
+    for name in PRELOADED + COMPILERS * compiles:
         with suppress(ImportError):  # private names may move; then they are imported when they are used
             import_module(name)
     # Tables of decompositions and of shapes are made at the first capture.
@@ -158,8 +160,8 @@ class _Stages(Progress):
             self.names.pop()
 
 
-def main(line: int, paused: int, work: str) -> NoReturn:
-    """Be the process of one problem. Never returns."""
+def main(line: int, paused: int, work: str, compiles: bool) -> NoReturn:
+    """Be the process of one problem, whose baselines may be compiled. Never returns."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # before a process is ended for its time, it shows where it was
     die_with_parent()
@@ -171,7 +173,7 @@ def main(line: int, paused: int, work: str) -> NoReturn:
     module, _, name = work.partition(":")
     functions = {"problem": getattr(import_module(module), name), "prepare": prepare}
     if functions["problem"] is optimize_problem:
-        warm_up()
+        warm_up(compiles)
         mine.say(say="ready", versions=versions())
     else:
         mine.say(say="ready", versions={})
@@ -201,4 +203,5 @@ def _checked(outcome: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     # As a module of its own name: `python -m` runs this file a second time under the name __main__.
-    import_module("kernelwright.suite.worker").main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    import_module("kernelwright.suite.worker").main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3],
+                                                  sys.argv[4] == "1")

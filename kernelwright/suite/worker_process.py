@@ -39,7 +39,8 @@ class Attempt:
 class WorkerProcess:
     """One process for one attempt. Started without it, so that imports are done when it comes."""
 
-    def __init__(self, work: str, environment: Mapping[str, str], folder: Path, slot: int, cache: Path) -> None:
+    def __init__(self, work: str, compiles: bool, environment: Mapping[str, str], folder: Path, slot: int, cache: Path
+                 ) -> None:
         self.slot = slot
         self.cache = cache
         self.temporary = Path(tempfile.mkdtemp(prefix="w", dir=folder))
@@ -58,7 +59,7 @@ class WorkerProcess:
             shared.truncate(8)
             self.paused_memory = mmap.mmap(shared.fileno(), 8)
             command = [sys.executable, "-m", "kernelwright.suite.worker", str(theirs.fileno()), str(shared.fileno()),
-                       work]
+                       work, str(int(compiles))]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables,
                                             pass_fds=(theirs.fileno(), shared.fileno()), start_new_session=True)
         self.pid = self.process.pid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,23 +14,33 @@ ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "gelu", "silu", "mish", "sof
                           "hardswish", "hardtanh", "relu6", "exp", "log", "sqrt", "rsqrt", "abs"})
 
 
+@functools.lru_cache(maxsize=16)
+def tree_of(text: str) -> ast.Module:
+    """A text as a tree, the same one for all rules: none changes it."""
+    return ast.parse(text)
+
+
+@functools.lru_cache(maxsize=64)
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree that nobody changes, in the order of `ast.walk`."""
+    return tuple(ast.walk(tree))
 
 
 def functions_of(tree: ast.Module) -> list[ast.FunctionDef]:
     """What runs in a call: all functions but constructors, ``forward`` last in the file first."""
-    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
+    return [n for n in nodes_of(tree) if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
 
 
 def nodes_in(tree: ast.Module, *kinds: type[ast.AST]) -> list[Any]:
     """Nodes of these kinds in what runs, the last ones first."""
-    return [n for f in functions_of(tree) for n in list(ast.walk(f))[::-1] if isinstance(n, kinds)]
+    return [n for f in functions_of(tree) for n in nodes_of(f)[::-1] if isinstance(n, kinds)]
 
 
 def values_of(tree: ast.Module) -> list[ast.expr]:
     """What is returned, stored and assigned, the last first: places at which something may be missing."""
     found = []
     for function in functions_of(tree):
-        statements = [n for n in ast.walk(function) if isinstance(n, (ast.Return, ast.Assign, ast.AugAssign))]
+        statements = [n for n in nodes_of(function) if isinstance(n, (ast.Return, ast.Assign, ast.AugAssign))]
         for statement in sorted(statements, key=lambda s: -s.lineno):
             value = statement.value
             if value is None or isinstance(value, ast.Constant) or _is_shape(value):
@@ -48,9 +59,9 @@ def unused_of(tree: ast.Module) -> list[str]:
     """Names and attributes of the own modules that are there and that nothing reads."""
     found = []
     for function in functions_of(tree):
-        stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        stored = {n.id for n in nodes_of(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         stored |= {a.arg for a in function.args.args if a.arg != "self"}
-        read = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        read = {n.id for n in nodes_of(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         found += sorted(stored - read)
     text = "\n".join(ast.unparse(f) for f in functions_of(tree))
     for path in parameters_of(tree):
@@ -62,7 +73,7 @@ def unused_of(tree: ast.Module) -> list[str]:
 def parameters_of(tree: ast.Module) -> list[str]:
     """Paths of parameters that the constructor makes, as far as its text says it."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             path, value = ast.unparse(node.targets[0]), ast.unparse(node.value)
             if re.match(r"(?:torch\.)?nn\.Parameter\(", value):

@@ -9,6 +9,7 @@ is mended so shows that the diagnosis suffices; a language model has more ideas,
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ from mutations.mend_places import (
     signs,
     subtractions,
 )
-from mutations.mend_text import Rule
+from mutations.mend_text import Rule, nodes_of, tree_of
 
 #: Texts that are given for one verdict at most: what four rounds of eight answers would be.
 MOST = 32
@@ -65,10 +66,9 @@ MOST = 32
 def mended(text: str, verdict: Mapping[str, Any]) -> list[str]:
     """Texts in which the first thing that the verdict names is mended, the likeliest first; at most ``MOST``."""
     found: dict[str, None] = {}
-    own = ast.unparse(ast.parse(text))
+    tree = tree_of(text)
+    own, nodes = ast.unparse(tree), nodes_of(tree)
     for rule, finding in rules_for(verdict):
-        tree = ast.parse(text)
-        nodes = list(ast.walk(tree))
         for node, source in rule(tree, finding):
             changed = _replaced(text, nodes.index(node), source)
             if changed is not None and changed != own:
@@ -88,6 +88,7 @@ def rules_for(verdict: Mapping[str, Any]) -> Iterator[tuple[Rule, Mapping[str, A
         yield rule, words
 
 
+@functools.lru_cache(maxsize=4096)
 def _replaced(text: str, place: int, source: str) -> str | None:
     tree = ast.parse(text)
     target = list(ast.walk(tree))[place]

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from clocks import PATIENCE
+from machine import knows_the_machine
 from places import ROOT
 from schemas import assert_fits
 
+from kernelwright import cli
 from kernelwright.serve.client import Client
 
 MODEL = """
@@ -44,8 +46,9 @@ class ModelNew(nn.Module):
 
 def command(folder: Path, *arguments: object, **environment: str) -> list:
     """What starts a command of kernelwright: arguments and environment."""
+    cache = knows_the_machine(folder / "cache")
     return [[sys.executable, "-m", "kernelwright", *map(str, arguments)],
-            {**os.environ, "KERNELWRIGHT_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), **environment}]
+            {**os.environ, "KERNELWRIGHT_CACHE": str(cache), "PYTHONPATH": str(ROOT), **environment}]
 
 
 @pytest.mark.slow
@@ -81,7 +84,9 @@ def test_two_clients_and_the_judge(tmp_path: Path) -> None:
         service.stdout.close()
 
 
-def test_what_cannot_be_served_is_said_before_anything_listens(tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said_before_anything_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                               capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_TOKEN", "")
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         (tmp_path / "short").write_text("ann 0123\n")
@@ -91,8 +96,9 @@ def test_what_cannot_be_served_is_said_before_anything_listens(tmp_path: Path) -
                                 (("--tokens", tmp_path / "short"), "KW752"),
                                 (("--folder", tmp_path / "queue", "--port", 0), "KW754"),
                                 (("--port", taken), "KW755"), (("--queue", 0), "KW403")):
-            line, environment = command(tmp_path, "serve", "--folder", tmp_path / "new", *arguments, "--devices", "cpu",
-                                        "--json", KERNELWRIGHT_TOKEN="")
-            done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-            assert done.returncode == 2 and json.loads(done.stdout)["error"]["code"] == code, done.stdout + done.stderr
-            assert_fits(json.loads(done.stdout), "serve")
+            capfd.readouterr()
+            asked = ("serve", "--folder", tmp_path / "new", *arguments, "--devices", "cpu", "--json")
+            status = cli.run([str(argument) for argument in asked])
+            out, err = capfd.readouterr()
+            assert status == 2 and json.loads(out)["error"]["code"] == code, out + err
+            assert_fits(json.loads(out), "serve")

@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from clocks import PATIENCE
+from machine import knows_the_machine
 from places import ROOT, TESTS
 from schemas import assert_fits
 
-from kernelwright import device_lock, errors
+from kernelwright import cli, device_lock, errors
 from kernelwright.progress import Progress
 from kernelwright.settings import Settings
 from kernelwright.suite import processes
@@ -568,9 +570,17 @@ def bench(folder: Path, *arguments: object, **environment: str) -> subprocess.Co
                           capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environment})
 
 
-def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
+def test_command_resume_page_and_exit_status(tmp_path, monkeypatch, capfd):
+    def again(*arguments: object) -> tuple[int, str, str]:
+        """The command in this process: its exit status, and what it says."""
+        capfd.readouterr()
+        status = cli.run(["bench", *map(str, arguments)])
+        torch._logging.set_logs()  # a command silences them, for as long as its process lives
+        return status, *capfd.readouterr()
+
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERNELWRIGHT_CACHE", str(knows_the_machine(tmp_path / "cache")))
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "p", level1__2_good=TINY_PROBLEM, level1__10_aborts="import os\nos.abort()",
           level2__1_hangs="import time\ntime.sleep(600)", level2__2_not_tiny="import torch")
     common = ("p", "--tiny", "--effort", "quick", "--baselines", "none", "--target", "cpp", "-o", "out")
@@ -583,10 +593,10 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
     emitted = tmp_path / "out" / "level1" / "2_good_new.py"
     assert "width = 64" in emitted.read_text()
     before = emitted.stat().st_mtime_ns
-    assert bench(tmp_path, *common).returncode == 2
-    assert "KW603" in bench(tmp_path, *common, "--resume", "--seed", 1).stderr
-    done = bench(tmp_path, *common, "--resume", "--limit", 4)
-    assert done.returncode == 1 and "level2/1_hangs: timeout" in done.stdout, done.stderr
+    assert again(*common)[0] == 2
+    assert "KW603" in again(*common, "--resume", "--seed", 1)[2]
+    status, out, err = again(*common, "--resume", "--limit", 4)
+    assert status == 1 and "level2/1_hangs: timeout" in out, err
     records = read_results(tmp_path / "out" / FILE)
     assert {name: record["state"] for name, record in records.items()} == {
         "level1/2_good": "verified", "level1/10_aborts": "crashed", "level2/1_hangs": "timeout",
@@ -599,7 +609,7 @@ def test_command_resume_page_and_exit_status(tmp_path, monkeypatch):
     page = (tmp_path / "out" / "page.html").read_text()
     assert "<html" in page and 'href="level1/2_good_new.html"' in page
     assert "2_good: C++ kernels for" in (tmp_path / "out" / good["page"]).read_text(encoding="utf-8")
-    assert "KW601" in bench(tmp_path, "p", "--filter", "nothing").stderr
+    assert "KW601" in again("p", "--filter", "nothing")[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

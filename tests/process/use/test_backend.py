@@ -20,6 +20,7 @@ import torch
 import torch._dynamo
 from clocks import CLOCKS_DROP_NOTHING, PATIENCE
 from emitted_tools import assert_like, short_budgets
+from machine import knows_the_machine
 from places import ROOT
 from torch import nn
 
@@ -410,7 +411,8 @@ print(len(made))
 @pytest.mark.slow
 def test_processes(tmp_path):
     """Of two at once one makes the file, and the other one finds it, as one does that comes later."""
-    environment = {**os.environ, "KERNELWRIGHT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    cache = knows_the_machine(tmp_path / "cache")
+    environment = {**os.environ, "KERNELWRIGHT_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
     started = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for _ in range(2)]
     done = [process.communicate(timeout=PATIENCE) for process in started]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
+import linecache
 import os
 import pickle
+import runpy
 import subprocess
 import sys
-import textwrap
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from clocks import CLOCKS_DROP_NOTHING, PATIENCE
+from clocks import PATIENCE
 from places import ROOT
 from torch import nn
 
@@ -178,37 +180,31 @@ def test_a_module_whose_own_weight_is_computed(make) -> None:
     torch.testing.assert_close(given(result.module, IDS)[0], model(IDS))
 
 
-_NOTEBOOK = '''
-import linecache, types, sys
-sys.modules["__main__"] = main = types.ModuleType("__main__")
-cells = [
-"import torch\\nfrom torch import nn\\n",
-"def shifted(x):\\n    return x + SHIFT\\n",
-"%%time is no Python\\n",
-"SHIFT = 7.0\\nSHIFT = 1.0\\nclass Model(nn.Module):\\n    pass\\n",
-"class Model(nn.Module):\\n    def __init__(self):\\n        super().__init__()\\n"
-"        self.scale = nn.Parameter(torch.ones(64))\\n    def forward(self, x):\\n"
-"        return torch.softmax(shifted(torch.tanh(x)) * self.scale, -1)\\n",
-"x = torch.randn(32, 64)\\nmodel = Model()\\nmodel(x)",
-"import kernelwright\\ndef run(m):\\n    return kernelwright.optimize(m, (x,), target='cpp', effort='quick', "
-"baselines='none')\\nresult = run(model)\\n",
-"torch.testing.assert_close(result.module(x), model(x))\\nassert result.modes[0].runs and not result.module.why()\\n"
-"assert 'shifted' in result.source and 'optimize' not in result.source, result.source\\n"]
-for number, cell in enumerate(cells):
-    name = NAME.format(number)
-    linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)
-    if not cell.startswith("%"):
-        exec(compile(cell, name, "exec"), main.__dict__)
-'''
+CELLS = [
+    "import torch\nfrom torch import nn\n",
+    "def shifted(x):\n    return x + SHIFT\n",
+    "%%time is no Python\n",
+    "SHIFT = 7.0\nSHIFT = 1.0\nclass Model(nn.Module):\n    pass\n",
+    "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.scale = nn.Parameter(torch.ones(64))\n    def forward(self, x):\n"
+    "        return torch.softmax(shifted(torch.tanh(x)) * self.scale, -1)\n",
+    "x = torch.randn(32, 64)\nmodel = Model()\nmodel(x)",
+    "import kernelwright\ndef run(m):\n    return kernelwright.optimize(m, (x,), target='cpp', effort='quick', "
+    "baselines='none')\nresult = run(model)\n",
+    "torch.testing.assert_close(result.module(x), model(x))\nassert result.modes[0].runs and not result.module.why()\n"
+    "assert 'shifted' in result.source and 'optimize' not in result.source, result.source\n"]
 
 
 @pytest.mark.parametrize("name", ["<ipython-input-{}-5f2a>", "/tmp/ipykernel_0/{}17.py"])
-def test_a_class_of_a_notebook(name: str) -> None:
+def test_a_class_of_a_notebook(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cell and those that it needs are its file, those that run it are not, as a kernel of notebooks keeps them."""
-    text = f"{CLOCKS_DROP_NOTHING}NAME = {name!r}\n{_NOTEBOOK}"
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False,
-                          cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    for number, cell in enumerate(CELLS):
+        file = name.format(number)
+        monkeypatch.setitem(linecache.cache, file, (len(cell), None, cell.splitlines(True), file))
+        if not cell.startswith("%"):
+            exec(compile(cell, file, "exec"), vars(main))
 
 
 def test_a_class_whose_text_nobody_kept_is_refused() -> None:
@@ -246,7 +242,5 @@ assert len(RUNS) == 2
 
 def test_a_script_that_optimizes_by_a_function_is_no_part_of_the_file(tmp_path: Path) -> None:
     """Or it would run again, from the file that it is about to get."""
-    (tmp_path / "script.py").write_text(textwrap.dedent(_SCRIPT))
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=PATIENCE, check=False,
-                          cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    runpy.run_path(str(tmp_path / "script.py"), run_name="__main__")

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from clocks import PATIENCE
+from clocks import CLOCKS_DROP_NOTHING, PATIENCE
+from machine import knows_the_machine
 from places import ROOT
 from schemas import assert_fits
 
@@ -54,19 +55,25 @@ GLOBAL_MEAN = """
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """One cache folder for all commands of this file, so that the machine is measured once."""
-    return tmp_path_factory.mktemp("cache")
+    return knows_the_machine(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture
 def command(cache, tmp_path):
-    """A function that runs ``kernelwright`` with arguments and further environment variables."""
+    """A function that runs ``kernelwright`` with arguments and further environment variables. python: what Python is
+    given, by default to run the package."""
 
-    def run(*arguments: object, python: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *python, "-m", "kernelwright", *map(str, arguments)],
+    def run(*arguments: object, python: tuple[str, ...] = ("-m", "kernelwright"), **environment: str
+            ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *python, *map(str, arguments)],
                               capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                               env={**os.environ, "KERNELWRIGHT_CACHE": str(cache), **environment})
 
     return run
+
+
+#: To Python, where the command measures: times that decide nothing take little.
+MEASURES = ("-c", f"{CLOCKS_DROP_NOTHING}from kernelwright.cli import main\nmain()")
 
 
 @pytest.fixture
@@ -123,7 +130,7 @@ def assert_without_pytorch(done: subprocess.CompletedProcess[str]) -> None:
 def test_what_is_wrong_with_a_command_line_is_said_without_pytorch(command, tmp_path, code, arguments):
     problem(tmp_path, PASSES, INPUTS)
     (tmp_path / "there.py").write_text("precious = True\n")
-    done = command(*arguments, python=("-X", "importtime"))
+    done = command(*arguments, python=("-X", "importtime", "-m", "kernelwright"))
     assert done.returncode == 2 and f"error {code}: " in done.stderr
     assert_without_pytorch(done)
 
@@ -131,7 +138,7 @@ def test_what_is_wrong_with_a_command_line_is_said_without_pytorch(command, tmp_
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("optimize", "--help"), ("doctor", "--help"),
                                        ("judge", "--help"), ("cache",)])
 def test_starts_without_pytorch(command, arguments):
-    done = command(*arguments, python=("-X", "importtime"))
+    done = command(*arguments, python=("-X", "importtime", "-m", "kernelwright"))
     assert done.returncode == 0
     assert_without_pytorch(done)
     if arguments == ("--version",):
@@ -244,7 +251,7 @@ def test_the_same_command_again_replaces_what_it_wrote(command, tmp_path):
     again = ("optimize", path, "--report", "page.html", "--trace", "trace.json", "--target", "cpp", "--effort", "quick",
              "--baselines", "none", "--quiet")
     for _ in range(2):
-        done = command(*again)
+        done = command(*again, python=MEASURES)
         assert done.returncode == 0, done.stderr
     (tmp_path / "page.html").write_text("precious\n")
     refused(command(*again), "KW402")
@@ -327,7 +334,7 @@ def test_optimize(command, cache, tmp_path):
     path = problem(tmp_path, GLOBAL_MEAN)
     before = path.read_bytes()
     done = command("optimize", path, "--json", "--effort", "quick", "--target", "cpp", "--report", "page.html",
-                   "--trace", "trace.json")
+                   "--trace", "trace.json", python=MEASURES)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["schema"] == 1 and document["target"] == "cpp"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine import knows_the_machine
 
 MODEL = """
 import torch
@@ -53,6 +54,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "helper_of_again.py").write_text("def scale(x):\n    return x * 0.5\n")
     os.utime(tmp_path / "helper_of_again.py", (1e9, 1e9))  # before any process began
     (tmp_path / "first.py").write_text(FIRST)
+    knows_the_machine(tmp_path / "cache")
     return tmp_path
 
 

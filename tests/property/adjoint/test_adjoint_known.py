@@ -6,6 +6,7 @@ A graph is of values. Where an operator has other derivatives than the graph tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from math import inf, nan
 from typing import Any
@@ -17,12 +18,13 @@ from torch import nn
 
 from kernelwright.adjoint.backward import make_backward
 from kernelwright.adjoint.called import as_called, as_computed
-from kernelwright.adjoint.graph import gradients
+from kernelwright.adjoint.graph import Gradients, gradients
 from kernelwright.adjoint.known import KNOWN, check_known
 from kernelwright.adjoint.table import NoAdjoint
 from kernelwright.algebra.engine import rewrite
 from kernelwright.capture.export import capture
 from kernelwright.ir.evaluate import evaluate
+from kernelwright.ir.graph import Graph
 from kernelwright.ir.node import walk
 from kernelwright.roofline.devices import GENERIC_CPU
 
@@ -356,6 +358,15 @@ class Of(nn.Module):
         return self.function(*inputs)
 
 
+@cache
+def differentiated(name: str) -> tuple[Graph, list[int], Gradients]:
+    """A case's graph, which of its inputs have gradients, and these. No graph depends on the inputs' values."""
+    function, inputs = FURTHER.get(name) or CASES[name]
+    graph = capture(Of(function), list(inputs), recording=True)
+    wanted = [n for n, x in enumerate(inputs) if x.dtype is torch.float64]
+    return graph, wanted, gradients(as_called(graph), (0,), wanted)
+
+
 def test_every_known_operator_has_a_case():
     assert set(CASES) == KNOWN
 
@@ -363,16 +374,13 @@ def test_every_known_operator_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_known_operators_have_the_derivatives_of_their_graphs(name):
     function, inputs = CASES[name]
-    graph = capture(Of(function), list(inputs), recording=True)
+    graph, wanted, found = differentiated(name)
     assert name in graph.calls
     check_known(graph.calls)
-    graph = as_called(graph)
-    wanted = [n for n, x in enumerate(inputs) if x.dtype is torch.float64]
     given = [x.clone().requires_grad_(n in wanted) for n, x in enumerate(inputs)]
     result = function(*given)
     g = torch.linspace(0.5, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
     expected = torch.autograd.grad(result, [given[n] for n in wanted], g)
-    found = gradients(graph, (0,), wanted)
     values = {i["name"]: v for i, v in zip(found.graph.inputs, (*inputs, g), strict=True) if i is not None}
     own = evaluate(found.graph.outputs, values)
     assert len(own) == len(expected)
@@ -418,7 +426,7 @@ def test_further_forms_have_eagers_gradients(name):
     result = function(*given)
     g = torch.linspace(0.5, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
     expected = torch.autograd.grad(result, given, g)
-    found = gradients(as_called(capture(Of(function), list(inputs), recording=True)), (0,), range(len(inputs)))
+    _, _, found = differentiated(name)
     names = [i["name"] for i in found.graph.inputs if i is not None]
     own = evaluate(found.graph.outputs, dict(zip(names, (*inputs, g), strict=True)))
     for value, right in zip(own, expected, strict=True):
@@ -429,16 +437,14 @@ def test_further_forms_have_eagers_gradients(name):
 def test_zeros_of_gradients_have_eagers_signs(name):
     """Of given values, and of zeros of both signs; for gradients of results with both signs, and zeros among them."""
     function, values = FURTHER.get(name) or CASES[name]
+    _, wanted, found = differentiated(name)
     may_be_zero = not name.startswith("binary_cross_entropy.")
     for inputs in (list(values), [_with_zeros(x, n) for n, x in enumerate(values)])[:1 + may_be_zero]:
-        graph = as_called(capture(Of(function), inputs, recording=True))
-        wanted = [n for n, x in enumerate(inputs) if x.dtype is torch.float64]
         given = [x.clone().requires_grad_(n in wanted) for n, x in enumerate(inputs)]
         result = function(*given)
         g = torch.linspace(-1.0, 2.0, result.numel(), dtype=result.dtype).reshape(result.shape)
         g = _with_zeros(g.double(), 9).to(g.dtype)
         expected = torch.autograd.grad(result, [given[n] for n in wanted], g)
-        found = gradients(graph, (0,), wanted)
         names = [i["name"] for i in found.graph.inputs if i is not None]
         own = evaluate(found.graph.outputs, dict(zip(names, (*inputs, g), strict=True)))
         for value, right in zip(own, expected, strict=True):

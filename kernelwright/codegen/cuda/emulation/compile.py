@@ -33,12 +33,15 @@ _SANITIZE = (
     "-fsanitize-undefined-trap-on-error",
     "-g1",
 )
-# What takes g++ 12 a quarter of its time and saves kernels none: registers are given out without a look at loops, and
-# stores, branches and induction variables are left as they are. None of it changes a result.
+# What takes g++ 12 two fifths of its time and saves kernels little: registers are given out without a look at loops,
+# and stores, branches, loops and copies are left as they are. None of it changes a result.
 _GNU = ("-fira-region=one", "-fno-tree-pta", "-fno-tree-dse", "-fno-dse", "-fno-tree-bit-ccp", "-fno-tree-slsr",
-        "-fno-ivopts", "-fno-ssa-phiopt", "-fno-if-conversion", "-fno-if-conversion2")
+        "-fno-ivopts", "-fno-ssa-phiopt", "-fno-if-conversion", "-fno-if-conversion2", "-fno-tree-dominator-opts",
+        "-fno-forward-propagate", "-fno-tree-forwprop", "-fno-thread-jumps", "-fno-tree-sink", "-fno-cprop-registers",
+        "-fno-guess-branch-probability", "-fno-reorder-blocks", "-fno-ipa-modref", "-fno-ipa-pure-const",
+        "-fno-ipa-reference", "-fno-tree-loop-optimize", "-fno-tree-loop-im", "-fno-move-loop-invariants")
 # Kernels are compiled with the declarations of the machine that runs them, and linked to it: it is compiled once, and
-# so it may take the compiler longer.
+# so it may take the compiler longer. It is not what is checked, and takes most of the time of a run.
 _KERNELS = ("-DKW_EMULATION_KERNELS",)
 _MACHINE = ("-DKW_EMULATION_MACHINE", "-O2")
 #: The emulation's headers, each after those that it uses.
@@ -76,11 +79,12 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
     if compiler is None:
         raise EmulationError(f"the CUDA emulation needs a C++ compiler; {wanted} is not there")
     version = _compiler_version(compiler)
-    flags = [*_FLAGS, *(_GNU if "Free Software Foundation" in version else ()), *_processor_flags(),
+    machine = [*_FLAGS, *_processor_flags(), *_MACHINE]
+    flags = [*_FLAGS, *_processor_flags(), *_KERNELS, *(_GNU if "Free Software Foundation" in version else ()),
              *(_SANITIZE if sanitize else ())]
     header = emulation_text()
     text = source + _launch_bounds(source)
-    environment = (header, version, *flags, *_KERNELS, *_MACHINE)
+    environment = (header, version, *flags, *machine)
     folder = _cache_folder()
     library = folder / f"{_digest(text, *environment)}.so"
     if not library.exists():
@@ -89,7 +93,7 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
             prepared = folder / f"{_digest(*environment)}.hpp"
             with open(prepared.with_suffix(".lock"), "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one process prepares, the others wait for it
-                _prepare_header(compiler, flags, header, prepared, Path(build))
+                _prepare_header(compiler, machine, flags, header, prepared, Path(build))
             _compile(compiler, flags, prepared, text, Path(build))
             os.replace(Path(build, "kernel.so"), library)
     try:
@@ -99,7 +103,7 @@ def compile_emulated(source: str, *, sanitize: bool = False) -> ctypes.CDLL:
 
 
 def _prepare_header(
-    compiler: str, flags: list[str], text: str, header: Path, build: Path, stale_days: float = 2.0
+    compiler: str, machine: list[str], flags: list[str], text: str, header: Path, build: Path, stale_days: float = 2.0
 ) -> None:
     """Writes the header to ``header``, and beside it the object of its machine and its precompiled form, which save
     most of a compilation.
@@ -114,8 +118,8 @@ def _prepare_header(
         return
     copy = build / "emulation.hpp"
     copy.write_text(text)
-    _run([compiler, *flags, *_MACHINE, "-x", "c++", "-c", copy.name, "-o", "emulation.o"], build)
-    _run([compiler, *flags, *_KERNELS, "-x", "c++-header", copy.name, "-o", "emulation.gch"], build)
+    _run([compiler, *machine, "-x", "c++", "-c", copy.name, "-o", "emulation.o"], build)
+    _run([compiler, *flags, "-x", "c++-header", copy.name, "-o", "emulation.gch"], build)
     os.replace(build / "emulation.o", _machine(header))
     os.replace(copy, header)
     os.replace(build / "emulation.gch", precompiled)
@@ -137,7 +141,7 @@ def _compile(compiler: str, flags: list[str], header: Path, text: str, build: Pa
     """
     (build / "kernel.cu").write_text(text)
     steps = (
-        [*flags, *_KERNELS, "-include", str(header.resolve()), "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"],
+        [*flags, "-include", str(header.resolve()), "-x", "c++", "-c", "kernel.cu", "-o", "kernel.o"],
         ["-shared", "-o", "kernel.so", "kernel.o", str(_machine(header).resolve()), "-lpthread", "-ldl"],
     )
     for step in steps:

@@ -92,19 +92,11 @@ KW_MACHINE void load_matrices(unsigned (&to)[4], unsigned address, int line) {
   for (int i = 0; i < 4; ++i) memcpy(&to[i], lanes[8 * i + lane / 4].row + 4 * (lane % 4), 4);
 }
 
-// Toward zero, as tensor cores drop the digits of their sums.
-static inline float truncated(double x) {
-  const float nearest = static_cast<float>(x);
-  return std::isfinite(nearest) && std::fabs(static_cast<double>(nearest)) > std::fabs(x) ? std::nextafter(nearest, 0.0f)
-                                                                                       : nearest;
-}
-
 KW_MACHINE void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool brain, int line) {
   const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const float* const halves = half_values();
   Shown own{};
   for (int i = 0; i < 12; ++i)
-    own.values[i] = value_of(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)), brain, halves);
+    own.values[i] = value_of(static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16)), brain);
   const Shown* const lanes = show("mma", own, line);
   const unsigned lane = machine().current->rank % 32;
   for (int i = 0; i < 4; ++i) {
@@ -116,7 +108,7 @@ KW_MACHINE void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
       const float right = lanes[column * 4 + pair].values[8 + 2 * upper + k % 2];
       sum += static_cast<double>(left) * static_cast<double>(right);
     }
-    d[i] = truncated(sum);
+    d[i] = cut(sum);
   }
 }
 

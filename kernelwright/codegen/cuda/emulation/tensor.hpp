@@ -274,24 +274,16 @@ KW_MACHINE void named_barrier(unsigned number, unsigned threads, bool waits) {
 
 // ---------------------------------------------------------------------------------------- products of matrices
 
-// Values of all float16 numbers.
-static const float* half_values() {
-  static const std::vector<float>* const values = [] {
-    auto* table = new std::vector<float>(65536);
-    for (unsigned bits = 0; bits < 65536; ++bits) {
-      const unsigned exponent = bits >> 10 & 31, digits = bits & 1023;
-      const float size = exponent == 31 ? (digits ? NAN : INFINITY)
-          : exponent ? ldexpf(static_cast<float>(1024 + digits), static_cast<int>(exponent) - 25)
-                     : ldexpf(static_cast<float>(digits), -24);
-      (*table)[bits] = bits >> 15 ? -size : size;
-    }
-    return table;
-  }();
-  return values->data();
+// A float16 number; in arithmetic, so that the compiler takes eight at a time.
+static inline float half_value(uint16_t bits) {
+  const uint32_t exponent = bits & 0x7c00u, digits = (bits & 0x7fffu) << 13;
+  const uint32_t bias = (exponent == 0x7c00u ? 224u : exponent ? 112u : 113u) << 23;
+  const float size = bit_cast<float>(digits + bias) - (exponent ? 0.0f : 0x1p-14f);  // no subnormal float32 on the way
+  return bit_cast<float>(bit_cast<uint32_t>(size) | (bits & 0x8000u) << 16);
 }
 
-static float value_of(uint16_t bits, bool brain, const float* halves) {
-  return brain ? bit_cast<float>(static_cast<uint32_t>(bits) << 16) : halves[bits];
+static inline float value_of(uint16_t bits, bool brain) {
+  return brain ? bit_cast<float>(static_cast<uint32_t>(bits) << 16) : half_value(bits);
 }
 
 // Whether an operand lies in panels of 128 bytes a row; without any swizzle else.
@@ -302,47 +294,60 @@ static bool is_of_panels(uint64_t operand) {
 // Where what belongs at an address of a panel is: eight rows of 128 bytes have their pieces of 16 bytes in other orders.
 static unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
 
-// Sixteen elements along k of one row of a K-major operand without swizzle, as its descriptor says: eight elements are
-// 16 contiguous bytes, eight rows 128; then the leading offset leads to the next eight elements of k, the stride
-// offset to the next eight rows.
-static void row_of(uint64_t operand, unsigned row, bool brain, const float* halves, float (&values)[16]) {
-  const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
-  const unsigned stride = (operand >> 32 & 0x3fff) << 4;
-  const bool panels = is_of_panels(operand);
-  for (unsigned half = 0; half < 2; ++half) {
-    const unsigned place = panels ? swizzled(start + half * 16 + row / 8 * stride + row % 8 * 128)
-                                  : start + half * leading + row / 8 * stride + row % 8 * 16;
-    const char* from = shared_pointer(place, 16, 16, "an operand");
-    uint16_t bits[8];
-    memcpy(bits, from, 16);
-    for (unsigned k = 0; k < 8; ++k) values[half * 8 + k] = value_of(bits[k], brain, halves);
+// An operand in the shared memory of the calling thread's block, as its descriptor says.
+struct Operand {
+  bool brain, panels;
+  unsigned start, leading, stride;
+  const char* memory;
+  size_t bytes;
+
+  Operand(uint64_t descriptor, bool of_brain)
+      : brain(of_brain), panels(is_of_panels(descriptor)), start((descriptor & 0x3fff) << 4),
+        leading((descriptor >> 16 & 0x3fff) << 4), stride((descriptor >> 32 & 0x3fff) << 4),
+        memory(dynamic_of(machine(), cluster_rank())), bytes(machine().dynamic_bytes) {}
+
+  void read(unsigned address, uint16_t (&bits)[8]) const {
+    if (address % 16 || address < kSharedBase || address - kSharedBase + 16 > bytes)
+      shared_pointer(address, 16, 16, "an operand");  // which ends the launch
+    memcpy(bits, memory + (address - kSharedBase), 16);
   }
-}
+
+  // Sixteen elements along k of one row of a K-major operand: eight elements are 16 contiguous bytes, eight rows 128;
+  // then the leading offset leads to the next eight elements of k, the stride offset to the next eight rows.
+  void row(unsigned row, float (&values)[16]) const {
+    for (unsigned half = 0; half < 2; ++half) {
+      uint16_t bits[8];
+      read(panels ? swizzled(start + half * 16 + row / 8 * stride + row % 8 * 128)
+                  : start + half * leading + row / 8 * stride + row % 8 * 16, bits);
+      float* const to = values + half * 8;
+      if (brain) for (unsigned k = 0; k < 8; ++k) to[k] = value_of(bits[k], true);
+      else for (unsigned k = 0; k < 8; ++k) to[k] = value_of(bits[k], false);
+    }
+  }
+
+  // Sixteen elements along k of one column of an operand of panels whose rows are k: 64 columns are 128 bytes, the
+  // stride offset leads to the next eight k, the leading offset to the panel of the next 64 columns.
+  void column(unsigned column, float (&values)[16]) const {
+    if (!panels) fail("a turned operand that does not lie in panels");
+    for (unsigned k = 0; k < 16; ++k) {
+      uint16_t bits[8];
+      read(swizzled(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 / 8 * 16), bits);
+      values[k] = value_of(bits[column % 8], brain);
+    }
+  }
+};
 
 // The float32 next to a number on the side of zero: tensor cores cut, they do not round.
 static float cut(double exact) {
   const float near = static_cast<float>(exact);
-  return std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact) ? nextafterf(near, 0.0f) : near;
-}
-
-// Sixteen elements along k of one column of an operand of panels whose rows are k: 64 columns are 128 bytes, the stride
-// offset leads to the next eight k, the leading offset to the panel of the next 64 columns.
-static void column_of(uint64_t operand, unsigned column, bool brain, const float* halves, float (&values)[16]) {
-  const unsigned start = (operand & 0x3fff) << 4, leading = (operand >> 16 & 0x3fff) << 4;
-  const unsigned stride = (operand >> 32 & 0x3fff) << 4;
-  if (!is_of_panels(operand)) fail("a turned operand that does not lie in panels");
-  for (unsigned k = 0; k < 16; ++k) {
-    const unsigned place = swizzled(start + column / 64 * leading + k / 8 * stride + k % 8 * 128 + column % 64 / 8 * 16);
-    uint16_t bits[8];
-    memcpy(bits, shared_pointer(place, 16, 16, "an operand"), 16);
-    values[k] = value_of(bits[column % 8], brain, halves);
-  }
+  const bool away = std::isfinite(near) && fabs(static_cast<double>(near)) > fabs(exact);
+  return away ? bit_cast<float>(bit_cast<uint32_t>(near) - 1) : near;  // below the sign, bits count magnitudes
 }
 
 static Products& my_products() { return tensor_state().products[machine().current->rank]; }
 
 // The same of rows that four lanes have in registers, of product `number` of their first group.
-static void rows_of_lanes(size_t number, bool brain, const float* halves, float (&values)[2][16]) {
+static void rows_of_lanes(size_t number, bool brain, float (&values)[2][16]) {
   const unsigned first = machine().current->rank / 4 * 4;
   for (unsigned lane = 0; lane < 4; ++lane) {
     const Products& theirs = tensor_state().products[first + lane];
@@ -351,28 +356,37 @@ static void rows_of_lanes(size_t number, bool brain, const float* halves, float 
     const std::array<unsigned, 4>& own = theirs.groups.front()[number].registers;
     for (unsigned r = 0; r < 4; ++r)
       for (unsigned e = 0; e < 2; ++e)
-        values[r % 2][r / 2 * 8 + lane * 2 + e] = value_of(static_cast<uint16_t>(own[r] >> 16 * e), brain, halves);
+        values[r % 2][r / 2 * 8 + lane * 2 + e] = value_of(static_cast<uint16_t>(own[r] >> 16 * e), brain);
   }
 }
+
+// Two rows of two columns each, side by side: every sum has its terms in their order.
+typedef double Four __attribute__((vector_size(32)));
 
 // The calling thread's part of a 64 x columns product over 16 elements of k, number `number` of its first group.
 static void multiply(const Product& p, size_t number) {
   const unsigned thread = machine().current->rank % 128, lane = thread % 32;
-  const float* const halves = half_values();
-  float left[2][16], right[16];
-  if (p.own) rows_of_lanes(number, p.brain, halves, left);
-  else
-    for (unsigned h = 0; h < 2; ++h) row_of(p.a, thread / 32 * 16 + lane / 4 + 8 * h, p.brain, halves, left[h]);
+  float left[2][16], right[2][16];
+  if (p.own) {
+    rows_of_lanes(number, p.brain, left);
+  } else {
+    const Operand a(p.a, p.brain);
+    for (unsigned h = 0; h < 2; ++h) a.row(thread / 32 * 16 + lane / 4 + 8 * h, left[h]);
+  }
+  Four lefts[16];
+  for (unsigned k = 0; k < 16; ++k) lefts[k] = Four{left[0][k], left[0][k], left[1][k], left[1][k]};
+  const Operand b(p.b, p.brain);
   for (unsigned j = 0; j < p.columns / 8; ++j) {
     for (unsigned c = 0; c < 2; ++c) {
-      (p.turned ? column_of : row_of)(p.b, 8 * j + 2 * (lane % 4) + c, p.brain, halves, right);
-      for (unsigned h = 0; h < 2; ++h) {
-        float& sum = p.sums[4 * j + 2 * h + c];
-        double total = p.add ? sum : 0.0;
-        for (unsigned k = 0; k < 16; ++k) total += static_cast<double>(left[h][k]) * right[k];
-        sum = cut(total);
-      }
+      const unsigned column = 8 * j + 2 * (lane % 4) + c;
+      if (p.turned) b.column(column, right[c]);
+      else b.row(column, right[c]);
     }
+    float* const sums = p.sums + 4 * j;
+    Four totals{};
+    if (p.add) totals = Four{sums[0], sums[1], sums[2], sums[3]};
+    for (unsigned k = 0; k < 16; ++k) totals += lefts[k] * Four{right[0][k], right[1][k], right[0][k], right[1][k]};
+    for (unsigned i = 0; i < 4; ++i) sums[i] = cut(totals[i]);
   }
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from kernelwright.codegen.cuda.gemm.mainloop.sm90.accumulation_intervals import (
     FEW,
@@ -134,7 +134,8 @@ class Layout(Steps):
 
     def _advances(self, tap_groups: tuple[TapGroup, ...]) -> list[int]:
         """Of each step of a tile, how many taps follow each other in one sum."""
-        return [max(tap_group.counts) for tap_group in tap_groups for _ in range(self.geometry.depths)]
+        depths = self.geometry.depths
+        return list(chain.from_iterable([max(tap_group.counts)] * depths for tap_group in tap_groups))
 
     @cached_property
     def single_steps(self) -> bool:
@@ -154,8 +155,8 @@ class Layout(Steps):
         for group in self.tap_groups:
             advances = self._advances(group)
             ends = [len(advances) * i // tiling.split_k for i in range(tiling.split_k + 1)]
-            most = max(most, *(most_intervals(advances[begin:end], tiling.promote, (0, self.offset))
-                               for begin, end in pairwise(ends)))
+            parts = {tuple(advances[begin:end]) for begin, end in pairwise(ends)}  # most are alike
+            most = max(most, *(most_intervals(part, tiling.promote, (0, self.offset)) for part in parts))
         return most
 
     @property
