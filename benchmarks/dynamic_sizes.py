@@ -1,6 +1,7 @@
-"""Times files for several sizes (``--dynamic``) against files for each of these sizes alone, on a CPU.
+"""Times files for several sizes (``--dynamic``) against files for each of these sizes alone.
 
     python benchmarks/dynamic_sizes.py                  a table
+    python benchmarks/dynamic_sizes.py --device cuda    of a GPU instead of the processor
     python benchmarks/dynamic_sizes.py --results FILE   as JSON lines, too, each with device, versions, date and command
     python benchmarks/dynamic_sizes.py --only TEXT      of the models whose names have it
 
@@ -8,7 +9,8 @@ Each model has one file for batches of 1 to 64, made with an example of 8, and a
 files of a size are called in turn in one process, each first in every other round, in rounds of calls in a row that are
 waited for; rounds in which a thread waited for a processor are left out. ``speed`` is the time of the file for the size
 alone over that of the file for all, its median and quartiles over rounds; ``extra`` the difference of the medians of a
-call. Both are held against eager before. No clock takes kernels out of a file, so that all have the same ones.
+call. Both are held against eager before. On a GPU a round ends when the device has done all of its calls. No clock
+takes kernels out of a file, so that all have the same ones.
 """
 
 from __future__ import annotations
@@ -67,27 +69,31 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "softmax of rows of 512": (Softmax, (64, 512)), "norm of rows of 768": (Norm, (128, 768)),
     "two layers of 256 and 1024": (perceptron, (64, 256)), "softmax of a row of 128": (Softmax, (128,)),
 }
+TARGETS = {"cpu": "cpp", "cuda": "cuda"}
 
 
 def made(model: nn.Module, x: torch.Tensor, dynamic: dict[str, dict[int, tuple[int, int]]]) -> nn.Module:
     """The module of a file for an example."""
-    result = kernelwright.optimize(copy.deepcopy(model), (x,), target="cpp", effort="quick", baselines="none",
-                                   dynamic=dynamic)
+    result = kernelwright.optimize(copy.deepcopy(model), (x,), target=TARGETS[x.device.type], effort="quick",
+                                   baselines="none", dynamic=dynamic)
     assert result.module is not None and any(mode.runs for mode in result.modes), result.notes
     return result.module.eval()
 
 
 def calls(module: nn.Module, x: torch.Tensor, count: int) -> float:
-    """Seconds of a call, of so many in a row."""
+    """Seconds of a call, of so many in a row that are waited for."""
     began = time.perf_counter()
     for _ in range(count):
         module(x)
+    if x.is_cuda:
+        torch.cuda.synchronize()
     return (time.perf_counter() - began) / count
 
 
-def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, ...], size: int) -> dict[str, object]:
+def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, ...], size: int,
+             device: str) -> dict[str, object]:
     """A row: both files at one size."""
-    x = torch.randn(size, *shape)
+    x = torch.randn(size, *shape, device=device)
     alone = made(model, x, {})
     for module in (several, alone):
         torch.testing.assert_close(module(x), model(x), rtol=1e-4, atol=1e-5)
@@ -112,23 +118,25 @@ def measured(name: str, model: nn.Module, several: nn.Module, shape: tuple[int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=tuple(TARGETS), default="cpu", help="what the files are for")
     parser.add_argument("--results", type=Path, help="a file for rows as JSON lines")
     parser.add_argument("--only", default="", help="a part of the names of the models that are timed")
     options = parser.parse_args()
     selection.is_slower = lambda timing: False
     tuned.losing_regions = lambda plan, times, *, clearly=False: {}
-    device = f"{current_device('cpu').name}, {torch.get_num_threads()} threads"
+    device = f"{current_device(options.device).name}, {torch.get_num_threads()} threads"
     print(f"{device}, torch {torch.__version__}, Python {platform.python_version()}, {datetime.date.today()}")
     print(f"{'model':28}{'batch':>6}{'alone us':>11}{'several us':>12}{'speed':>8}  quartiles      extra us")
     rows: list[dict[str, object]] = []
     torch.manual_seed(0)
     with torch.no_grad():
         for name, (make, shape) in ((n, m) for n, m in MODELS.items() if options.only in n):
-            model = make().eval()
+            model = make().eval().to(options.device)
             argument = next(iter(inspect.signature(model.forward).parameters))
-            several = made(model, torch.randn(EXAMPLE, *shape), {argument: {0: (LOW, HIGH)}})
+            example = torch.randn(EXAMPLE, *shape, device=options.device)
+            several = made(model, example, {argument: {0: (LOW, HIGH)}})
             for size in SIZES:
-                row = measured(name, model, several, shape, size)
+                row = measured(name, model, several, shape, size, options.device)
                 rows.append(row)
                 low, high = row["quartiles"]  # type: ignore[misc]
                 print(f"{name:28}{size:6}{row['alone_us']:11.1f}{row['several_us']:12.1f}{row['speed']:8.1%}  "

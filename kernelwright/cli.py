@@ -311,7 +311,7 @@ def judge(
     if wrong := next((name for name, value in only.items() if value and not whole_set), ""):
         raise typer.BadParameter(f"{wrong} belongs to --set")
     if bool(candidates) is whole_set:
-        raise typer.BadParameter("PATH is the whole set with --set" if whole_set else "Missing argument 'CANDIDATE'.")
+        raise typer.BadParameter("PATH is the whole set with --set" if whole_set else "CANDIDATE is missing")
     of_one = {"--device": device is not None, "--report": report, "--prompt": prompt, "--known": known}
     if whole_set and (wrong := next((name for name, value in of_one.items() if value), "")):
         raise typer.BadParameter(f"{wrong} is of one problem's candidates, and --set has many problems")

@@ -21,6 +21,7 @@ from kernelwright.build.module import find_compiler, find_cuda_compiler, find_to
 from kernelwright.codegen.generate import TARGETS
 from kernelwright.errors import KernelwrightError, NinjaMissing, NoCppCompiler
 from kernelwright.processors import waits
+from kernelwright.report.units import scaled
 from kernelwright.roofline.devices import Device, processor_name
 from kernelwright.roofline.measure import memory_bytes
 from kernelwright.roofline.peaks import measured_busy, measured_cpu, measured_cuda
@@ -185,10 +186,10 @@ def _figures(device: Device) -> list[tuple[str, str]]:
     kinds = [("TF32", device.tf32)] * (not cpu) + [
         ("float16", device.float16), ("bfloat16", device.bfloat16), ("float64", device.float64_matmul)]
     return [
-        ("memory", f"read {device.read / 1e9:.4g} GB/s, copy {device.copy / 1e9:.4g} GB/s, last-level cache "
+        ("memory", f"read {scaled(device.read, 'B/s')}, copy {scaled(device.copy, 'B/s')}, last-level cache "
                    f"{device.cache_bytes / 2**20:.4g} MiB"),
-        ("float32", f"{device.float32 / 1e9:.4g} GFLOP/s, matrix product {device.float32_matmul / 1e9:.4g} GFLOP/s"),
-        ("products", f"{', '.join(f'{name} {rate / 1e9:.4g}' for name, rate in kinds)} GFLOP/s"),
+        ("float32", f"{scaled(device.float32, 'FLOP/s')}, matrix product {scaled(device.float32_matmul, 'FLOP/s')}"),
+        ("products", ", ".join(f"{name} {scaled(rate, 'FLOP/s')}" for name, rate in kinds)),
         ("launch", f"{device.launch_seconds * 1e6:.3g} us{' for a loop on all threads' if cpu else ''}")]
 
 

@@ -441,6 +441,12 @@ class InvalidOption(KernelwrightError):
     reason = "It takes {choices}."
     remedy = "Give one of these, or leave it out for the default, {default}."
 
+    def __init__(self, *, default: object, **fields: Any) -> None:
+        """default: what holds without the option; "" where it cannot be left out."""
+        super().__init__(default=default, **fields)
+        if default == "":
+            self.fix = "Give one of these."
+
 
 class UnknownOption(KernelwrightError):
     """The backend of torch.compile, or kernelwright.compile, was given an option that it does not have."""

@@ -128,10 +128,11 @@ def kept(action: str, file: Path | None = None, *, only: Sequence[str] = (), for
     known = {kind.folder: kind for kind in KINDS}
     if wrong := [name for name in only if name not in known]:
         raise InvalidOption(option="--only", value=repr(wrong[0]), choices=", ".join(known), default="all of them")
-    if (file is None) is (action in ("export", "import")):
-        raise InvalidOption(option="FILE", value="missing" if file is None else repr(str(file)), default="none",
-                            choices=f"a .zip file for export and import, and nothing for {action}"
-                            if file is not None else "the .zip file to write or to read")
+    if file is None and action in ("export", "import"):
+        raise InvalidOption(option="FILE", value="missing", choices="the .zip file to write or to read", default="")
+    if file is not None and action in ("show", "clear"):
+        raise InvalidOption(option="FILE", value=repr(str(file)), default="none",
+                            choices=f"a .zip file for export and import, and nothing for {action}")
     kinds = [known[name] for name in dict.fromkeys(only)] or list(KINDS)
     folder = cache_folder()
     done: dict[str, int] = {}
@@ -186,7 +187,7 @@ def _clear(folder: Path, kinds: Sequence[Kind]) -> dict[str, int]:
 
 def _export(folder: Path, kinds: Sequence[Kind], file: Path, force: bool) -> dict[str, int]:
     if file.suffix != ".zip":
-        raise InvalidOption(option="FILE", value=repr(str(file)), choices="a name that ends in .zip", default="none")
+        raise InvalidOption(option="FILE", value=repr(str(file)), choices="a name that ends in .zip", default="")
     check_output(file, force)
     stream, count, size = io.BytesIO(), 0, 0
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:

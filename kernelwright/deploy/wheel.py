@@ -98,7 +98,7 @@ def make_wheel(paths: Sequence[Path], *, name: str, version: str, output: Path, 
     if not _NAME.fullmatch(name) or not package.isidentifier() or keyword.iskeyword(package) \
             or package in sys.stdlib_module_names or package == "torch":
         raise InvalidOption(option="--name", value=repr(name), choices="the name of a package that can be imported: "
-                            "letters, digits, -, _ and ., and no other package's of Python's own", default="none")
+                            "letters, digits, -, _ and ., and no other package's of Python's own", default="")
     if not _VERSION.fullmatch(version):
         raise InvalidOption(option="--version", value=repr(version), choices="a version in its canonical form, such as "
                             "1.0, 1.2.3 or 2.0rc1", default="0.1.0")

@@ -17,8 +17,9 @@ from kernelwright.version import VERSION
 PREDICTED = "predicted"
 #: A time that was measured of several kernels together, and is shared among them as the cost model says.
 SHARED = "shared"
-#: The process of the run; programs follow it, each with three tracks.
-RUN = 1
+#: The process of the run; programs follow it at its multiples, each with three tracks. No track has a process's number:
+#: Perfetto takes such a one for the main thread, and puts it first, whatever its place is to be.
+RUN = 10
 EAGER_TRACK, FILE_TRACK, CALLS_TRACK = 1, 2, 3
 _HOW = {MEASURED: "measured", PREDICTED: "predicted by the cost model, its launch included"}
 Event = dict[str, Any]
@@ -31,8 +32,8 @@ def render_trace(result: ResultRecord) -> str:
     start of a forward. An event whose ``cat`` is "predicted" was not measured.
     """
     events = _run(result)
-    for number, group in enumerate(mode_groups(result), RUN + 1):
-        events += _program(result, group, number)
+    for number, group in enumerate(mode_groups(result), 2):
+        events += _program(result, group, number * RUN)
     about = {"program": f"kernelwright {VERSION}", "model": result.name, "target": result.target,
              "device": result.device}
     document = {"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}

@@ -280,7 +280,7 @@ def _times(
     else:
         elsewhere = clock.elsewhere(function) if warm.typical <= 0.2 * budget else 0.0
     if elsewhere > 0.05 * median:
-        notes.append(f"the device works {elsewhere:.2g} s longer on other streams than the events saw")
+        notes.append(f"the device works {elsewhere * 1e3:.2g} ms longer on other streams than the events saw")
     if busy or warm.disturbed:
         where = f"{found.void} of {done} rounds" if busy else "its only call"
         notes.append(f"{BUSY}: threads waited for a processor in {where}")

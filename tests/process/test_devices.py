@@ -156,7 +156,7 @@ def test_a_machine_that_lacks_a_compiler_is_told_what_that_costs(bare) -> None:
     machine = doctor_module.doctor()
     first, text = machine.render().splitlines()[0], machine.render(400)
     assert first.startswith("Not ready: no C++ compiler, so that no kernel is built") and machine.verdict == first
-    assert torch.__version__ in text and "read 4380 GB/s" in text and "a processor, 132 threads" in text
+    assert torch.__version__ in text and "read 4.38 TB/s" in text and "a processor, 132 threads" in text
     lacking = {missing.name: missing for missing in machine.missing}
     assert {"C++ compiler", "CUDA device", "nvcc", "C compiler"} <= set(lacking)
     assert [name for name, missing in lacking.items() if missing.needed] == ["C++ compiler"]

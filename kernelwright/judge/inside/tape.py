@@ -5,12 +5,14 @@ what was there before the call, and nothing else does: what the candidate's own 
 was, or poison where nothing was. If outputs and state come out with the same bits, the own kernels had no part in them.
 
 Whatever does not fit this picture says "not known": operators that depend on values (a number read from a tensor may
-come from an own kernel), tensors without storages, an operator that raises in the repetition.
+come from an own kernel), tensors without storages, an operator that raises in the repetition, operators that run only
+where they are recorded (kernels that need tensors' memory step back under such a mode, as those of our own files do).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,6 +111,10 @@ class Tape(TorchDispatchMode):
         """All of the steps but the tensors: what must not depend on values."""
         return [f"{step.operator}{tree_map(_shape, (step.arguments, step.results))}" for step in self.steps]
 
+    def counts(self) -> Counter[str]:
+        """How often each operator ran, by its name as a profiler has it."""
+        return Counter(step.operator.name().partition(".")[0] for step in self.steps)
+
 
 def _shape(leaf: Any) -> Any:
     return (leaf.dtype, leaf.size, leaf.stride) if isinstance(leaf, Place) else leaf
@@ -171,13 +177,16 @@ class Alone:
     def __init__(self, session: Any) -> None:
         self.candidate, self.cuda, self.device = session.candidate, session.place.cuda, session.place.device
         self.slots = timed_calls(session).slots
-        self.form: list[str] = []
+        self.form: list[str] | None = None  # None: no call has been recorded that tells
         self.kept: dict[int, tuple[torch.UntypedStorage, torch.dtype]] = {}
         self.constant: set[int] | None = None
 
     def learn(self) -> None:
-        """Record a call: which steps there are, and which storages outlive calls beside inputs and state."""
+        """Record a call: which steps there are, and which storages outlive calls beside inputs and state. Raises
+        NotKnown where the candidate runs other operators under a record than without."""
         tape, _ = self._recorded()
+        if added := tape.counts() - self._profiled():
+            raise NotKnown(f"only a call that is recorded runs {', '.join(sorted(added))}")
         given = self._given()
         self.form = tape.form()
         self.kept = {number: (tape.storages[number], dtype) for number, dtype in tape.outside.items()
@@ -211,6 +220,15 @@ class Alone:
             result = self.candidate(*self.slots[0])
         self._wait()
         return tape, result
+
+    def _profiled(self) -> Counter[str]:
+        """How often each operator runs in a call that nobody records."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with _no_grad(), profile(activities=[ProfilerActivity.CPU]) as profiler:
+            self.candidate(*self.slots[0])
+            self._wait()
+        return Counter(str(event.name) for event in profiler.events() or ())
 
     def _wait(self) -> None:
         if self.cuda:

@@ -105,6 +105,9 @@ CANDIDATES = {
     "seldom": ("y = torch.relu(self.linear(x)); OWN.below(at(y), ctypes.c_float(1e2), size(y)); return y", True),
     # A number that an own kernel returns looks like a constant, unless it changes.
     "number": ("first = OWN.first(at(x)); return torch.relu(self.linear(x)) + (0.5 * x[0, 0] - 0.5 * first)", None),
+    # Kernels that need tensors' memory step back where operators are recorded, as those of files that we write do.
+    "otherwise_where_recorded": ("y = self.linear(x)\nif torch._C._len_torch_dispatch_stack(): return torch.relu(y)\n"
+                                 "OWN.relu(at(y), size(y)); return y", None),
     "read": ("y = torch.relu(self.linear(x)); return y if float(y.sum()) > 0 else y * 1", None),
 }
 

@@ -140,8 +140,10 @@ def test_what_is_no_exported_cache_is_refused(home: Path, tmp_path: Path) -> Non
     (("open",), "ACTION"), (("export",), "FILE"), (("show", Path("a.zip")), "FILE"),
     (("export", Path("a.txt")), "FILE")])
 def test_wrong_words(home: Path, given: tuple[Any, ...], option: str) -> None:
-    with pytest.raises(InvalidOption, match=option):
+    with pytest.raises(InvalidOption, match=option) as wrong:
         folder.kept(*given)
+    # What is needed is not to be left out.
+    assert ("leave it out" in wrong.value.fix) is (given[0] not in ("export", "import")), wrong.value.render()
     with pytest.raises(InvalidOption, match="--only"):
         folder.kept("show", only=["librarys"])
 

@@ -40,6 +40,7 @@ def events_of(found) -> list[dict]:
             assert event["s"] == "t"
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
+    assert not {pid for pid, _ in named} & {tid for _, tid in named}, "Perfetto puts a main thread before all others"
     for track in named:
         nested([e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == track])
     return events
@@ -61,7 +62,7 @@ def _nested(events: list[tuple[int, int]]) -> None:
         waiting.append((start, ends))
 
 
-def track(events: list[dict], tid: int, pid: int = RUN + 1) -> list[dict]:
+def track(events: list[dict], tid: int, pid: int = 2 * RUN) -> list[dict]:
     return [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (pid, tid)]
 
 
@@ -140,11 +141,11 @@ def test_what_was_measured_is_told_from_what_was_predicted():
 
 def test_programs_are_processes_and_one_program_is_one():
     same = events_of(result(stepped(name="inference"), stepped(name="training")))
-    assert {e["pid"] for e in same} == {RUN, RUN + 1}
+    assert {e["pid"] for e in same} == {RUN, 2 * RUN}
     other = events_of(result(stepped(name="inference"), mode("training", kernels=(), captured_steps=CAPTURED)))
     names = {e["pid"]: e["args"]["name"] for e in other if e["name"] == "process_name"}
-    assert names[RUN + 1] == "a forward: inference" and names[RUN + 2] == "a forward: training"
-    assert track(other, EAGER_TRACK, RUN + 2) and not track(other, FILE_TRACK, RUN + 2)
+    assert names[2 * RUN] == "a forward: inference" and names[3 * RUN] == "a forward: training"
+    assert track(other, EAGER_TRACK, 3 * RUN) and not track(other, FILE_TRACK, 3 * RUN)
     assert render_trace(result(stepped())) == render_trace(result(stepped()))
 
 
