@@ -35,13 +35,16 @@ _trace.addHandler = lambda handler: None
 _numbers = itertools.count()
 
 
+#: Folders whose modules take longest, in this order; those of the other ones take few seconds each.
+_LONGEST = ("process/", "emulation/", "property/", "unit/plan/", "unit/verify/", "unit/capture/", "unit/propose/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders whose modules take longest come first: processes that run modules side by side end together."""
-    first = ("process", "emulation")
-    folders = [item.path.relative_to(Path(__file__).parent).parts[0] for item in items]
-    rank = {id(item): first.index(folder) if folder in first else len(first)
-            for item, folder in zip(items, folders, strict=True)}
-    items.sort(key=lambda item: rank[id(item)])
+    folder = Path(__file__).parent
+    rank = {path: next((n for n, name in enumerate(_LONGEST) if path.relative_to(folder).as_posix().startswith(name)),
+                       len(_LONGEST)) for path in {item.path for item in items}}
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -50,12 +50,16 @@ def _outer(state: Node, decay: Node, x: Node, b: Node):
         b.shape[0], 1, b.shape[1]))))], []
 
 
+_RESULTS = ([(1, None, False), (0, None, False)], [(2, 1, False), (1, 0, True), (0, 0, False)], [(1, 1, False)])
+#: A layer of each number of gates: those of one differ in a function alone.
+WIDTHS = ("lstm", "gru", "rnn_tanh")
 #: Sizes below, at and above those of vectors, panels and blocks of rows, with all that is given and stored.
 CASES = [
     *(layer(kind, 5, batch, hidden)
-      for kind, (batch, hidden) in product(KINDS, ((1, 1), (3, 16), (7, 33), (13, 64)))),
+      for kind, (batch, hidden) in product(WIDTHS, ((1, 1), (3, 16), (7, 33), (13, 64)))),
+    layer("rnn_relu", 5, 7, 33),
     *(layer(kind, 4, 2, 20, reverse=True, batch_first=True, given=()) for kind in KINDS),
-    *(layer(kind, 3, 5, 70, batch_first=True, given=given) for kind in KINDS for given in (("bias",), ("state",))),
+    *(layer(kind, 3, 5, 70, batch_first=True, given=given) for kind in WIDTHS for given in (("bias",), ("state",))),
     layer("lstm", 6, 4, 24, given=("memory",), results=("memory",)),
     layer("lstm", 6, 4, 24, given=("bias", "memory"), results=("memory", "states"), reverse=True),
     layer("lstm", 3, 9, 130, results=("states",)),
@@ -66,8 +70,8 @@ CASES = [
                                            ((batch, 1),), ((1, hidden),)],
            lambda memory, state, x, keep, new, scale, _: _several_weights(memory, state, x, keep, new, scale),
            [4, 0.25], results)
-      for (batch, hidden), results in product(((1, 3), (6, 40), (11, 65)), (
-          [(1, None, False), (0, None, False)], [(2, 1, False), (1, 0, True), (0, 0, False)], [(1, 1, False)]))),
+      for batch, hidden, results in ((1, 3, _RESULTS[0]), *((6, 40, results) for results in _RESULTS),
+                                     (11, 65, _RESULTS[1]))),
     *(cell("momentum", 8, shape, [((8, *shape), 0, 0, 1)], _momentum, [0.0, 1.0], [(0, 0, False), (1, None, False)])
       for shape in ((4,), (2, 3, 40))),
     cell("turning", 5, (2, 300), [((5, 2, 300), 0, 0, 1)], _turning, [0.5], [(0, 0, False), (1, 1, False)]),

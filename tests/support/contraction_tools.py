@@ -86,8 +86,7 @@ def _core(geometry: Geometry, finish: Epilogue, name: str) -> str:
 
     def place(entry: str, line: str, lines: int, together: int) -> str:
         chunks = geometry.chunks
-        return f"{entry} * {chunks * lines}LL + {line} / {together} * {chunks * together}LL + c / 8 * {together}LL" \
-            f" + {line} % {together}"
+        return f"8 * ({entry} * {chunks * lines}LL + {line} / {together} * {chunks * together}LL + {line} % {together})"
 
     left = place(f"(g * {phases} + tap[0])", "(row + tap[1])", geometry.allocated_rows, geometry.left_block)
     right = place(f"(g * {window} + tap[2])", "column", geometry.allocated_columns, geometry.right_block)
@@ -122,13 +121,18 @@ static __global__ void {name}_core(const unsigned short* left, const unsigned sh
         double sum = 0.0;
         for (int t = {name}_firsts[phase_class]; t < {name}_firsts[phase_class + 1]; ++t) {{
           const int* tap = {name}_runs[t];
-          for (int c = 0; c < {geometry.chunks * 8}; ++c) {{
-            double x[{geometry.terms}], w[{geometry.terms}];
-            for (int term = 0; term < {geometry.terms}; ++term) {{
-              x[term] = {value}(left[term * {geometry.left_term_bytes // 2}LL + ({left}) * 8 + c % 8]);
-              w[term] = {value}(right[term * {geometry.right_term_bytes // 2}LL + ({right}) * 8 + c % 8]);
+          const unsigned short *xs = left + {left}, *ws = right + {right};
+          for (int chunk = 0; chunk < {geometry.chunks}; ++chunk) {{
+            for (int c = 0; c < 8; ++c) {{
+              double x[{geometry.terms}], w[{geometry.terms}];
+              for (int term = 0; term < {geometry.terms}; ++term) {{
+                x[term] = {value}(xs[term * {geometry.left_term_bytes // 2}LL + c]);
+                w[term] = {value}(ws[term * {geometry.right_term_bytes // 2}LL + c]);
+              }}
+              sum += {" + ".join(terms)};
             }}
-            sum += {" + ".join(terms)};
+            xs += {8 * geometry.left_block};
+            ws += {8 * geometry.right_block};
           }}
         }}
         sums[element % {SUBTILE_ROWS} * {finish.row_stride} + element / {SUBTILE_ROWS} * {finish.column_stride}] = sum;

@@ -164,3 +164,13 @@ KW_INLINE unsigned __umulhi(unsigned x, unsigned y) {
 KW_INLINE unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(x) * y >> 64);
 }
+
+namespace kw_emulation {
+
+// A multiplication by a power of two that is no subnormal rounds as ldexpf does, which is a call.
+static inline float scaled(float x, int power) {
+  return power >= -126 && power <= 127 ? x * bit_cast<float>(static_cast<uint32_t>(power + 127) << 23) : ldexpf(x, power);
+}
+
+}  // namespace kw_emulation
+#define ldexpf kw_emulation::scaled
