@@ -35,13 +35,18 @@ _trace.addHandler = lambda handler: None
 _numbers = itertools.count()
 
 
+#: The folders whose modules take longest: where small ones come last, processes that share them end together.
+_FIRST = ("process", "emulation", "property", "unit/plan", "unit/verify", "unit/propose", "unit/capture")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The folders whose modules take longest come first: processes that run modules side by side end together."""
-    first = ("process", "emulation")
-    folders = [item.path.relative_to(Path(__file__).parent).parts[0] for item in items]
-    rank = {id(item): first.index(folder) if folder in first else len(first)
-            for item, folder in zip(items, folders, strict=True)}
-    items.sort(key=lambda item: rank[id(item)])
+    """What takes long comes first."""
+    def rank(item: pytest.Item) -> int:
+        place = item.path.relative_to(Path(__file__).parent).as_posix()
+        return next((n for n, folder in enumerate(_FIRST) if place.startswith(f"{folder}/")), len(_FIRST))
+
+    ranks = {path: rank(item) for path, item in {item.path: item for item in items}.items()}
+    items.sort(key=lambda item: ranks[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
