@@ -323,10 +323,12 @@ class Rounding(TorchDispatchMode):
         # Below the smallest normal number units are all of one size; infinities stay, as do zeros. What is rounded to
         # zero keeps its sign.
         unit = units * self.share * (self.unit or limits.eps)
-        step = (wide.abs() * unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
+        step = wide.abs().mul_(unit).clamp_(limits.smallest_normal * limits.eps, limits.max * unit)
         step *= self._units(given, self.seldom if kind.itemsize < 4 else 1)
-        moved = torch.where(wide == 0, wide, step.add_(wide)).to(kind)
-        moved = torch.where(moved == 0, torch.copysign(moved, given), moved)
+        step *= wide != 0
+        moved = step.add_(wide).to(kind)
+        signed = torch.copysign(moved, given)
+        moved = signed if unit < 1.0 else torch.where(moved == 0, signed, moved)  # less than itself changes no sign
         return moved.requires_grad_(tensor.requires_grad)
 
     def input_off(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -416,9 +418,12 @@ class RoundingOfInexact(Rounding):
         """1 or -1 for each element, by its bits: one of a multiplied hash of them; or by its place."""
         if self.by_place:
             return super()._units(like, 1)
-        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[like.element_size()]
-        mixed = (like.contiguous().view(whole).long() + self.seed * 7919) * 2654435761
-        return ((mixed >> 17) & 1).float() * 2 - 1
+        whole, kept = {2: (torch.int16, torch.int32), 4: (torch.int32, torch.int32),
+                       8: (torch.int64, torch.int64)}[like.element_size()]
+        # The bit that is taken is made by no higher one: what overflows 32 bits is none of it.
+        shift, factor = ((number + 2**31) % 2**32 - 2**31 for number in (self.seed * 7919, 2654435761))
+        mixed = (like.contiguous().view(whole).to(kept) + shift).mul_(factor)
+        return (mixed >> 17).bitwise_and_(1).mul_(2).sub_(1)
 
 
 def add(found: dict[str, list[Statistics]], draw: Any, eager: Any, reference: Any, root: str,

@@ -20,6 +20,7 @@ import pytest
 import torch
 from clocks import drop_nothing
 from emitted_tools import emit, kernels_run, short_budgets, write_problem
+from forks import Forked, ran
 from places import ROOT
 
 import kernelwright
@@ -104,7 +105,7 @@ def labels(text: str) -> list[dict]:
     return space["_KERNELWRIGHT_LIBRARIES"]
 
 
-def launch(problem: Path, text: str, folder: Path, tools: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
+def launch(problem: Path, text: str, folder: Path, tools: tuple[str, ...] = (), **environment: str) -> Forked:
     """A process that imports an emitted text and calls it, with no program in PATH but ``tools``. Its cache folder is
     ``folder``/cache."""
     programs = folder / "programs"
@@ -114,11 +115,10 @@ def launch(problem: Path, text: str, folder: Path, tools: tuple[str, ...] = (), 
         (programs / tool).symlink_to(shutil.which(tool))
     own = {name: value for name, value in os.environ.items() if name not in ("CXX", "CC", "CUDA_HOME", "CUDA_PATH")}
     own |= {"PATH": str(programs), "KERNELWRIGHT_CACHE": str(folder / "cache"), "TMPDIR": str(folder)}
-    return subprocess.Popen([sys.executable, "-c", RUN, str(problem), str(folder / "file_new.py")],
-                            env={**own, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Forked(RUN, problem, folder / "file_new.py", environment={**own, **environment})
 
 
-def told(process: subprocess.Popen) -> dict:
+def told(process: Forked) -> dict:
     """What such a process says at its end."""
     out, messages = process.communicate()
     assert process.returncode == 0, messages
@@ -173,9 +173,8 @@ def test_a_module_from_python_is_loaded_where_no_compiler_is(tmp_path):
     program = ("import pickle, sys, torch\nmodel, x, wanted = pickle.load(open('saved.pickle', 'rb'))\n"
                "with torch.no_grad():\n    torch.testing.assert_close(model(x), wanted.detach())\n"
                "print(sys.modules[type(model).__module__]._kernelwright_library is not None, model.why())\n")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env={
-        **os.environ, "PATH": str(tmp_path / "programs"), "KERNELWRIGHT_CACHE": str(tmp_path / "cache"),
-        "PYTHONPATH": str(ROOT)})
+    done = ran(program, folder=tmp_path, PATH=str(tmp_path / "programs"), KERNELWRIGHT_CACHE=str(tmp_path / "cache"),
+               PYTHONPATH=str(ROOT))
     assert done.stdout == "True {}\n", done.stderr
 
 
@@ -298,7 +297,7 @@ def test_a_library_of_a_long_text_is_made_of_pieces(tmp_path):
     original, emitted, source = emit(tmp_path, "long", """
         class Model(nn.Module):
             def forward(self, x):
-                return [torch.softmax(x[:, : 7 + i], 1).mul(i + 2).cumsum(1).sin() + i for i in range(16)]
+                return [torch.softmax(x[:, : 7 + i], 1).mul(i + 2).cumsum(1).sin() + i for i in range(6)]
 
         def get_inputs():
             return [torch.randn(9, 40)]

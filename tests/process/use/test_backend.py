@@ -6,8 +6,6 @@ import copy
 import gc
 import logging
 import os
-import subprocess
-import sys
 import threading
 import tomllib
 import weakref
@@ -18,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
-from clocks import CLOCKS_DROP_NOTHING, PATIENCE
+from clocks import CLOCKS_DROP_NOTHING
 from emitted_tools import assert_like, short_budgets
+from forks import Forked
 from machine import knows_the_machine
 from places import ROOT
 from torch import nn
@@ -413,11 +412,10 @@ def test_processes(tmp_path):
     """Of two at once one makes the file, and the other one finds it, as one does that comes later."""
     cache = knows_the_machine(tmp_path / "cache")
     environment = {**os.environ, "KERNELWRIGHT_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([sys.executable, "-c", SCRIPT], env=environment, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE) for _ in range(2)]
-    done = [process.communicate(timeout=PATIENCE) for process in started]
+    started = [Forked(SCRIPT, environment=environment) for _ in range(2)]
+    done = [process.communicate() for process in started]
     assert sorted(out for out, _ in done) == ["0\n", "1\n"], done
-    again = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, text=True, capture_output=True, check=True)
-    assert again.stdout == "0\n"
+    again = Forked(SCRIPT, environment=environment).communicate()
+    assert again[0] == "0\n", again
     folder = tmp_path / "cache" / "graphs"
     assert len(list(folder.glob("*.py"))) == 1 and not list(folder.glob("*.part"))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import linecache
-import os
 import pickle
 import runpy
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from clocks import PATIENCE
+from forks import ran
 from places import ROOT
 from torch import nn
 
@@ -129,8 +127,7 @@ def test_an_optimized_module_is_loaded_in_another_process(by_name: kernelwright.
     torch.save(by_name.module, tmp_path / "module.pt")
     (tmp_path / "module.pkl").write_bytes(pickle.dumps(by_name.module))
     torch.save((IDS, MASK, by_name.module(IDS, MASK)["logits"]), tmp_path / "values.pt")
-    done = subprocess.run([sys.executable, "-c", _LOADING], capture_output=True, text=True, timeout=PATIENCE,
-                          check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = ran(_LOADING, folder=tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(copy.deepcopy(by_name.module)(IDS, MASK), by_name.module(IDS, MASK))
 

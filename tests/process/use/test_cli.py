@@ -19,6 +19,7 @@ import pytest
 import torch
 import typer
 from clocks import CLOCKS_DROP_NOTHING, PATIENCE
+from forks import ran
 from machine import knows_the_machine
 from places import ROOT
 from schemas import assert_fits
@@ -365,8 +366,8 @@ def test_optimize(command, cache, tmp_path):
         with torch.no_grad():
             torch.testing.assert_close(new(x), old(x), atol=1e-5, rtol=1e-5)
         """)
-    environment = {**os.environ, "KERNELWRIGHT_CACHE": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, timeout=PATIENCE, env=environment)
+    checked = ran(check, folder=tmp_path, KERNELWRIGHT_CACHE=str(cache))
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_nothing_pays_is_said(here, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from emitted_tools import write_problem
+from forks import ran
 from schemas import assert_fits
 
 import kernelwright
@@ -87,7 +88,7 @@ def test_pip_installs_it_and_it_runs(emitted, tmp_path):
                "model = lists_new.ModelNew()\nassert model([torch.ones(8, 16)] * 2, [2.0, 0.5])[0].shape == (8, 16)\n"
                "from importlib.metadata import requires, version\n"
                "print(version('one'), *requires('several'), sorted(model.why()))\n")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=site)
+    done = ran(program, folder=site)
     assert done.returncode == 0 and done.stdout == "0.1.0 torch>=2.11 ninja []\n", done.stderr
 
 

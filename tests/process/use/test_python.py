@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from clocks import PATIENCE
+from forks import ran
 from places import ROOT
 
 import kernelwright
@@ -93,8 +94,7 @@ def test_the_snippet_can_be_pasted(result: kernelwright.Result, folder: Path) ->
     lines = result.report().split("Written to ")[1].splitlines()[1:]
     program = "\n".join(line.strip() for line in lines)
     assert "ModelNew(64, scale=2.0)" in program
-    done = subprocess.run([sys.executable, "-c", program + "\nprint(model.scale)"], capture_output=True, text=True,
-                          cwd=folder, timeout=PATIENCE, check=False)
+    done = ran(program + "\nprint(model.scale)", folder=folder)
     assert done.stdout.strip() == "2.0", done.stderr
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from clocks import CLOCKS_DROP_NOTHING
+from forks import Forked
 from machine import knows_the_machine
 from places import ROOT
 
@@ -67,13 +68,13 @@ def test_deployed_without_a_compiler(emitted):
     script = ("import torch, gated_pool_new; model = gated_pool_new.ModelNew(8)\n"
               "with torch.no_grad(): model(torch.randn(2, 8, 12, 12))\nprint(model.why())")
 
-    def run(cache: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", script], cwd=emitted, capture_output=True, text=True,
-                              env={"PATH": "", "CXX": "none", "HOME": str(emitted), "KERNELWRIGHT_CACHE": str(cache)})
+    def run(cache: Path) -> tuple[str, str]:
+        return Forked(script, folder=emitted, environment={
+            "PATH": "", "CXX": "none", "HOME": str(emitted), "KERNELWRIGHT_CACHE": str(cache)}).communicate()
 
-    kept = run(emitted / "cache")
-    assert kept.stdout.strip() == "{}", kept.stdout + kept.stderr
-    assert "this machine" in run(emitted / "empty").stdout  # else the first run would show nothing
+    out, err = run(emitted / "cache")
+    assert out.strip() == "{}", out + err
+    assert "this machine" in run(emitted / "empty")[0]  # else the first run would show nothing
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from clocks import PATIENCE
+from forks import ran
 from graph_tools import check_capture
 from places import ROOT
 from test_capture import Of, X, normal, operators
@@ -326,8 +324,7 @@ print(float(mode(torch.zeros(()))))
 
 def test_torch_compile_knows_its_functions_after_a_trace() -> None:
     """Its tables are of the functions that PyTorch has when it is first used, as torch.cond does under a trace."""
-    done = subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=ROOT, capture_output=True, text=True,
-                          timeout=PATIENCE)
+    done = ran(AFTERWARDS, folder=ROOT)
     assert done.stdout == "1.0\n", done.stderr
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 import weakref
 from typing import Any
 
 import pytest
 import torch
+from forks import ran
 from torch import nn
 from torch.nn import functional as F
 
@@ -302,8 +302,7 @@ def test_no_tensor_waits_for_the_collector() -> None:
         "import json, test_verify as here\n"
         f"print(json.dumps({{name: here.tensors_in_cycles(getattr(here, name)) for name in {names}}}))"
     )
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                          capture_output=True, text=True)
+    done = ran(program, PYTHONPATH=os.pathsep.join(sys.path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {name: [] for name in names}
 
