@@ -2,62 +2,6 @@
 KERNELS: any, not calls of PyTorch's alone; OBJECTS: attributes beside numbers, texts, tuples of these; ORDERS: other
 orders of axes in memory; VALUES: arguments that are no tensors; SIZED: the file serves calls of several sizes."""
 
-FORMS = '''\
-def _kernelwright_name(value, own):
-    """The full name of a class or function; without its module's where that is one of ``own``."""
-    name = value.__qualname__.rpartition("<locals>.")[2]
-    return name if value.__module__ in own else f"{value.__module__}.{name}"
-
-
-def _kernelwright_form(value, own, depth=0):
-    """An attribute's value as plain numbers, text and tuples, which compare across processes."""
-    kind = type(value)
-    if kind in (bool, int, float, str, bytes, type(None)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return (kind.__name__, *[_kernelwright_form(v, own, depth) for v in value])
-    if OBJECTS:
-        if isinstance(value, torch.Tensor):
-            return ("tensor", str(value.dtype), str(tuple(value.shape)))  # its values are read at every call
-        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-            return ("array", str(value.dtype), str(value.shape), hashlib.sha256(value.tobytes()).hexdigest())
-        if isinstance(value, torch.nn.Module) or depth > 3:
-            return _kernelwright_name(kind, own)
-        if isinstance(value, (set, frozenset)):
-            return ("set", *sorted(repr(_kernelwright_form(v, own, depth + 1)) for v in value))
-        if isinstance(value, dict):
-            return ("dict", *[(_kernelwright_form(k, own, depth + 1), _kernelwright_form(v, own, depth + 1))
-                              for k, v in value.items()])
-        if isinstance(getattr(value, "__qualname__", None), str):
-            return _kernelwright_name(value, own)
-        if isinstance(value, functools.partial):
-            return ("partial", *[_kernelwright_form(v, own, depth + 1)
-                                 for v in (value.func, value.args, value.keywords)])
-        if isinstance(getattr(value, "__dict__", None), dict):
-            return (_kernelwright_name(kind, own), *[(k, _kernelwright_form(v, own, depth + 1))
-                                                     for k, v in vars(value).items()])
-        text = repr(value)
-        return _kernelwright_name(kind, own) if " at 0x" in text else text
-    else:
-        return ("object", _kernelwright_name(kind, own))  # as no attribute was
-
-
-# What nn.Module and torch.compile keep for themselves.
-_kernelwright_internal = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_is_torch_compile"}
-
-
-def _kernelwright_attributes(module, own):
-    """The form of every attribute of a module and of every plain attribute of its own classes."""
-    found = {key: _kernelwright_form(value, own) for key, value in vars(module).items()
-             if key not in _kernelwright_internal and not isinstance(value, torch.Tensor)}
-    for kind in type(module).__mro__:
-        if kind.__module__ in own:
-            found.update({f"class {key}": _kernelwright_form(value, own) for key, value in vars(kind).items()
-                          if not key.startswith("__") and "class " + key not in found
-                          and isinstance(value, (bool, int, float, str, tuple, list, dict))})
-    return found
-'''
-
 GUARD = '''\
 _kernelwright_own = {__name__}  # modules whose classes are those of this file
 _kernelwright_bindings = weakref.WeakKeyDictionary()
@@ -220,6 +164,8 @@ class _KernelwrightBinding:
             if GAPS:
                 self.shows[facts["layout"]] = False
         self.steps = _kernelwright_steps.setdefault(model, set())
+        if BACKWARD:
+            self.backwards = {}  # how kernels find gradients, by which tensors need some
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if AHEAD:
             # In which gradient mode the next call is likely to find all as it was, and ask for no gradients.
@@ -300,6 +246,11 @@ class _KernelwrightBinding:
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
         if ATTRIBUTES:
             self.buffers.update({name: home(name) for name in facts["carried"]})
+        # Of the model's tensors those that a backward may need, behind a call's own; and where these are.
+        self.state = {**self.parameters, **self.buffers}
+        if UPDATED:
+            self.state = {name: place for name, place in self.state.items() if name not in facts["updated"]}
+        self.places = [i for i, kind in enumerate(facts["inputs"]) if len(kind) > 2]
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
