@@ -71,7 +71,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_c9d0da902eba"
+_KERNELWRIGHT_OPERATORS = "conv_network_9e1f31cb8cda"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -1401,18 +1401,15 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
     _t17_convolution = _t17_convolution_shown.contiguous()
-    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k1 = torch.empty((32, 32, 64, 64), dtype=torch.float32, device=_device)
     workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1,
                          workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
-    del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t25_convolution_shown = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
-                                                        1)
+    _t25_convolution_shown = torch.nn.functional.conv2d(amax_k1, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1)
     _t25_convolution = _t25_convolution_shown.contiguous()
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_saving_1", _stream, _t25_convolution, norm2_running_mean,
@@ -1423,8 +1420,7 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
     _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, _t24_reshape, _t25_convolution_shown,
-            mean_k3,)
+    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, amax_k1, _t25_convolution_shown, mean_k3,)
 
 
 def _kernelwright_training_backward_of_parameters_once(_device):
@@ -1451,11 +1447,11 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     _t19_reshape = _t18_sum.reshape((10,))
     del _t18_sum
     std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty_like(std_k6_0)
+    mean_k6_2 = torch.empty_like(std_k6_0)
+    sum_k9_1 = torch.empty_like(norm2_weight)
+    sum_k9_1_2 = torch.empty_like(norm2_weight)
+    mul_k10 = torch.empty_like(saved_2)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k6_0, var_k6_1,
                          mean_k6_2, saved_2, norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2,
@@ -1472,13 +1468,9 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t36_item = _t33_convolution_backward[2]
     del _t33_convolution_backward
-    _t37_reshape = sum_k9_1_2.reshape((64,))
-    del sum_k9_1_2
-    _t38_reshape = sum_k9_1.reshape((64,))
-    del sum_k9_1
-    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    sum_k12_1 = torch.empty_like(norm1_weight)
+    sum_k12_1_2 = torch.empty_like(norm1_weight)
+    mul_k13 = torch.empty_like(saved_0)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_0, mean_k6_2, std_k6_0,
                          var_k6_1, norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13,
@@ -1492,12 +1484,8 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     _t47_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t48_item = _t46_convolution_backward[2]
-    del _t46_convolution_backward
-    _t49_reshape = sum_k12_1.reshape((32,))
-    del sum_k12_1
-    _t50_reshape = sum_k12_1_2.reshape((32,))
-    return (_t47_item, _t48_item, _t49_reshape, _t50_reshape, _t35_item, _t36_item, _t37_reshape, _t38_reshape,
-            _t17_matmul, _t19_reshape,)
+    return (_t47_item, _t48_item, sum_k12_1, sum_k12_1_2, _t35_item, _t36_item, sum_k9_1_2, sum_k9_1, _t17_matmul,
+            _t19_reshape,)
 
 
 def _kernelwright_training_backward_once(_device):
@@ -1524,11 +1512,11 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     _t19_reshape = _t18_sum.reshape((10,))
     del _t18_sum
     std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty_like(std_k6_0)
+    mean_k6_2 = torch.empty_like(std_k6_0)
+    sum_k9_1 = torch.empty_like(norm2_weight)
+    sum_k9_1_2 = torch.empty_like(norm2_weight)
+    mul_k10 = torch.empty_like(saved_2)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k6_0, var_k6_1, mean_k6_2, saved_2,
                          norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2, mul_k10, workspace)
@@ -1544,13 +1532,9 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t36_item = _t33_convolution_backward[2]
     del _t33_convolution_backward
-    _t37_reshape = sum_k9_1_2.reshape((64,))
-    del sum_k9_1_2
-    _t38_reshape = sum_k9_1.reshape((64,))
-    del sum_k9_1
-    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    sum_k12_1 = torch.empty_like(norm1_weight)
+    sum_k12_1_2 = torch.empty_like(norm1_weight)
+    mul_k13 = torch.empty_like(saved_0)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_0, mean_k6_2, std_k6_0, var_k6_1,
                          norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13, workspace)
@@ -1565,12 +1549,8 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     _t48_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t49_item = _t46_convolution_backward[2]
-    del _t46_convolution_backward
-    _t50_reshape = sum_k12_1.reshape((32,))
-    del sum_k12_1
-    _t51_reshape = sum_k12_1_2.reshape((32,))
-    return (_t47_item, _t48_item, _t49_item, _t50_reshape, _t51_reshape, _t35_item, _t36_item, _t37_reshape,
-            _t38_reshape, _t17_matmul, _t19_reshape,)
+    return (_t47_item, _t48_item, _t49_item, sum_k12_1, sum_k12_1_2, _t35_item, _t36_item, sum_k9_1_2, sum_k9_1,
+            _t17_matmul, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -2034,7 +2014,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -2405,9 +2385,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -2426,7 +2405,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

@@ -92,7 +92,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_cbae8b2ab7d0"
+_KERNELWRIGHT_OPERATORS = "convt_batchnorm_pool_1f5185a25f6a"
 _KERNELWRIGHT_NAME = "convt_batchnorm_pool"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -2764,9 +2764,9 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     # x = self.conv_transpose(x)
     _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, None, (1, 1, 1), (0, 0, 0),
                                                            (0, 0, 0), 1, (1, 1, 1)).contiguous()
-    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
-    mul_k9 = torch.empty((16, 128, 20, 36, 36), dtype=torch.float32, device=_device)
-    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    sum_k7_4 = torch.empty_like(conv_transpose_bias)
+    mul_k9 = torch.empty_like(_t5_convolution)
+    sum_k10 = torch.empty_like(conv_transpose_bias)
     workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t5_convolution,
                          conv_transpose_bias, gradient_of_output_0, sum_k7_4, batch_norm_weight, mul_k9, sum_k10,
@@ -2780,11 +2780,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     _t15_item = _t14_convolution_backward[1]
     # x = self.conv_transpose(x)
     _t16_item = _t14_convolution_backward[2]
-    del _t14_convolution_backward
-    _t17_reshape = sum_k7_4.reshape((128,))
-    del sum_k7_4
-    _t18_reshape = sum_k10.reshape((128,))
-    return (_t15_item, _t16_item, _t17_reshape, _t18_reshape,)
+    return (_t15_item, _t16_item, sum_k7_4, sum_k10,)
 
 
 def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, conv_transpose_weight,
@@ -2793,9 +2789,9 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
     # x = self.conv_transpose(x)
     _t5_convolution = torch.nn.functional.conv_transpose3d(x, conv_transpose_weight, None, (1, 1, 1), (0, 0, 0),
                                                            (0, 0, 0), 1, (1, 1, 1)).contiguous()
-    sum_k7_4 = torch.empty((1, 128, 1, 1, 1), dtype=torch.float32, device=_device)
-    mul_k9 = torch.empty((16, 128, 20, 36, 36), dtype=torch.float32, device=_device)
-    sum_k10 = torch.empty((1, 128, 1, 1, 1, 1, 1, 1), dtype=torch.float32, device=_device)
+    sum_k7_4 = torch.empty_like(conv_transpose_bias)
+    mul_k9 = torch.empty_like(_t5_convolution)
+    sum_k10 = torch.empty_like(conv_transpose_bias)
     workspace = torch.empty(543232, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, _t5_convolution, conv_transpose_bias,
                          gradient_of_output_0, sum_k7_4, batch_norm_weight, mul_k9, sum_k10, workspace)
@@ -2810,11 +2806,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
     _t16_item = _t14_convolution_backward[1]
     # x = self.conv_transpose(x)
     _t17_item = _t14_convolution_backward[2]
-    del _t14_convolution_backward
-    _t18_reshape = sum_k7_4.reshape((128,))
-    del sum_k7_4
-    _t19_reshape = sum_k10.reshape((128,))
-    return (_t15_item, _t16_item, _t17_item, _t18_reshape, _t19_reshape,)
+    return (_t15_item, _t16_item, _t17_item, sum_k7_4, sum_k10,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv_transpose_weight, conv_transpose_bias, batch_norm_running_mean,
@@ -3250,7 +3242,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -3625,9 +3617,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -3646,7 +3637,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_41643f9e36a0"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_b2bef2f26fad"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -844,7 +844,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
                                                   conv_transpose_bias, bias):
     """The program of training backward of parameters mode: 4 kernels, 3 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, conv_transpose_weight,
                          conv_transpose_bias, bias, gradient_of_output_0, cast_k3_1, cast_k4)
     _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
@@ -864,7 +864,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
                                     conv_transpose_bias, bias):
     """The program of training backward mode: 4 kernels, 4 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
                          bias, gradient_of_output_0, cast_k3_1, cast_k4)
     _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
@@ -1232,7 +1232,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -1586,9 +1586,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -1607,7 +1606,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_2a0e016d90cc"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_0884ae81e945"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -782,7 +782,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
                                                   conv_transpose_bias, bias):
     """The program of training backward of parameters mode: 4 kernels, 3 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     workspace = torch.empty(172288, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, conv_transpose_weight,
                          conv_transpose_bias, bias, gradient_of_output_0, cast_k3_1, cast_k4, workspace)
@@ -804,7 +804,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
                                     conv_transpose_bias, bias):
     """The program of training backward mode: 4 kernels, 4 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     workspace = torch.empty(172288, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
                          bias, gradient_of_output_0, cast_k3_1, cast_k4, workspace)
@@ -1192,7 +1192,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -1559,9 +1559,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -1580,7 +1579,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

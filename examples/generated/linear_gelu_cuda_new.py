@@ -47,7 +47,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "linear_gelu_5c2c9b1c3f4c"
+_KERNELWRIGHT_OPERATORS = "linear_gelu_846137536e44"
 _KERNELWRIGHT_NAME = "linear_gelu"
 _KERNELWRIGHT_DEVICE = "cuda"
 _KERNELWRIGHT_FLAGS = ['-O3', '-std=c++17', '-lineinfo']
@@ -1697,7 +1697,7 @@ def _kernelwright_training(_device, _stream, x, linear_weight, linear_bias):
 def _kernelwright_training_saving(_device, _stream, x, linear_weight, linear_bias):
     """The program of training saving mode: 1 kernel, 0 torch calls."""
     add_k1_0 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
-    gelu_erf_k1_1 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
+    gelu_erf_k1_1 = torch.empty_like(add_k1_0)
     workspace = torch.empty(68190464, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, x, linear_weight, linear_bias, add_k1_0,
                          gelu_erf_k1_1, workspace)
@@ -1706,8 +1706,8 @@ def _kernelwright_training_saving(_device, _stream, x, linear_weight, linear_bia
 
 def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_of_output_0, saved_0):
     """The program of training backward of parameters mode: 2 kernels, 1 torch call."""
-    mul_k2 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
-    sum_k3 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    mul_k2 = torch.empty_like(gradient_of_output_0)
+    sum_k3 = torch.empty((4096,), dtype=torch.float32, device=_device)
     workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, gradient_of_output_0, saved_0,
                          mul_k2, sum_k3, workspace)
@@ -1716,15 +1716,13 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     del mul_k2
     # return torch.nn.functional.gelu(self.linear(x))
     _t6_matmul = torch.matmul(_t5_permute, x)
-    del _t5_permute
-    _t7_reshape = sum_k3.reshape((4096,))
-    return (_t6_matmul, _t7_reshape,)
+    return (_t6_matmul, sum_k3,)
 
 
 def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, linear_weight):
     """The program of training backward mode: 2 kernels, 2 torch calls."""
-    mul_k2 = torch.empty((4096, 4096), dtype=torch.float32, device=_device)
-    sum_k3 = torch.empty((1, 4096), dtype=torch.float32, device=_device)
+    mul_k2 = torch.empty_like(gradient_of_output_0)
+    sum_k3 = torch.empty((4096,), dtype=torch.float32, device=_device)
     workspace = torch.empty(557056, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, gradient_of_output_0, saved_0, mul_k2, sum_k3,
                          workspace)
@@ -1735,9 +1733,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     del mul_k2
     # return torch.nn.functional.gelu(self.linear(x))
     _t8_matmul = torch.matmul(_t7_permute, x)
-    del _t7_permute
-    _t9_reshape = sum_k3.reshape((4096,))
-    return (_t6_matmul, _t8_matmul, _t9_reshape,)
+    return (_t6_matmul, _t8_matmul, sum_k3,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -2130,7 +2126,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -2506,9 +2502,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -2527,7 +2522,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

@@ -54,7 +54,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "transformer_block_61f3da9310d3"
+_KERNELWRIGHT_OPERATORS = "transformer_block_1dc961540466"
 _KERNELWRIGHT_NAME = "transformer_block"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -1033,7 +1033,7 @@ extern "C" const char* kernelwright_training_backward_1(void* const* tensors, vo
 def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias, contract_weight,
                            contract_bias):
     """The program of training and inference mode: 2 kernels, 3 torch calls."""
-    add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    add_k0 = torch.empty_like(x)
     _kernelwright_launch("kernelwright_training_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
     _t8_linear = torch.nn.functional.linear(add_k0, expand_weight, expand_bias).contiguous()
@@ -1052,12 +1052,12 @@ def _kernelwright_training(_device, _stream, x, norm_weight, norm_bias, expand_w
 def _kernelwright_training_saving(_device, _stream, x, norm_weight, norm_bias, expand_weight, expand_bias,
                                   contract_weight, contract_bias):
     """The program of training saving mode: 2 kernels, 3 torch calls."""
-    add_k0 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
+    add_k0 = torch.empty_like(x)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, x, norm_weight, norm_bias, add_k0)
     # hidden = self.activation(self.expand(self.norm(x)))
     _t8_linear_shown = torch.nn.functional.linear(add_k0, expand_weight, expand_bias)
     _t8_linear = _t8_linear_shown.contiguous()
-    gelu_erf_k1 = torch.empty((32, 256, 2048), dtype=torch.float32, device=_device)
+    gelu_erf_k1 = torch.empty_like(_t8_linear)
     _kernelwright_launch("kernelwright_training_saving_1", _stream, _t8_linear, gelu_erf_k1)
     # return x + self.dropout(self.contract(hidden))
     _t10_linear = torch.nn.functional.linear(gelu_erf_k1, contract_weight, contract_bias)
@@ -1081,10 +1081,10 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     del _t10_permute, _t11_reshape
     mul_k2 = _t7_matmul  # in place
     mean_k3_0 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    std_k3_1 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    var_k3_2 = torch.empty((32, 256, 1), dtype=torch.float32, device=_device)
-    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    std_k3_1 = torch.empty_like(mean_k3_0)
+    var_k3_2 = torch.empty_like(mean_k3_0)
+    sum_k5 = torch.empty((2048,), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((512,), dtype=torch.float32, device=_device)
     workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, _t7_matmul, saved_1, mul_k2, x,
                          mean_k3_0, std_k3_1, var_k3_2, sum_k5, gradient_of_output_0, sum_k6, workspace)
@@ -1098,20 +1098,12 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     # hidden = self.activation(self.expand(self.norm(x)))
     _t22_matmul = torch.matmul(_t21_permute, _t8_reshape)
     del _t21_permute, _t8_reshape
-    _t23_reshape = sum_k5.reshape((2048,))
-    del sum_k5
-    _t24_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    sum_k4_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    sum_k4_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k4_0 = torch.empty((512,), dtype=torch.float32, device=_device)
+    sum_k4_1 = torch.empty_like(sum_k4_0)
     workspace = torch.empty(2101248, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, _t19_matmul, x, mean_k3_0, std_k3_1,
                          var_k3_2, sum_k4_0, sum_k4_1, workspace)
-    del _t19_matmul, mean_k3_0, std_k3_1, var_k3_2, workspace
-    _t27_reshape = sum_k4_0.reshape((512,))
-    del sum_k4_0
-    _t28_reshape = sum_k4_1.reshape((512,))
-    return (_t27_reshape, _t28_reshape, _t22_matmul, _t23_reshape, _t12_matmul, _t24_reshape,)
+    return (sum_k4_0, sum_k4_1, _t22_matmul, sum_k5, _t12_matmul, sum_k6,)
 
 
 def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, saved_0, saved_1, saved_2,
@@ -1128,8 +1120,8 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     _t13_matmul = torch.matmul(_t11_permute, _t12_reshape)
     del _t11_permute, _t12_reshape
     mul_k2 = _t8_matmul  # in place
-    sum_k5 = torch.empty((1, 1, 2048), dtype=torch.float32, device=_device)
-    sum_k6 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    sum_k5 = torch.empty((2048,), dtype=torch.float32, device=_device)
+    sum_k6 = torch.empty((512,), dtype=torch.float32, device=_device)
     workspace = torch.empty(1056768, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, _t8_matmul, saved_1, mul_k2, sum_k5,
                          gradient_of_output_0, sum_k6, workspace)
@@ -1143,21 +1135,13 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     # hidden = self.activation(self.expand(self.norm(x)))
     _t20_matmul = torch.matmul(_t19_permute, _t9_reshape)
     del _t19_permute, _t9_reshape
-    _t21_reshape = sum_k5.reshape((2048,))
-    del sum_k5
-    _t22_reshape = sum_k6.reshape((512,))
-    del sum_k6
-    add_k7_2 = torch.empty((32, 256, 512), dtype=torch.float32, device=_device)
-    sum_k8_0 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
-    sum_k8_1 = torch.empty((1, 1, 512), dtype=torch.float32, device=_device)
+    add_k7_2 = torch.empty_like(x)
+    sum_k8_0 = torch.empty_like(norm_weight)
+    sum_k8_1 = torch.empty_like(norm_weight)
     workspace = torch.empty(2166784, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_1", _stream, x, _t17_matmul, norm_weight, gradient_of_output_0,
                          add_k7_2, sum_k8_0, sum_k8_1, workspace)
-    del _t17_matmul, workspace
-    _t28_reshape = sum_k8_0.reshape((512,))
-    del sum_k8_0
-    _t29_reshape = sum_k8_1.reshape((512,))
-    return (add_k7_2, _t28_reshape, _t29_reshape, _t20_matmul, _t21_reshape, _t13_matmul, _t22_reshape,)
+    return (add_k7_2, sum_k8_0, sum_k8_1, _t20_matmul, sum_k5, _t13_matmul, sum_k6,)
 
 
 # What the kernels were built for; elsewhere the original computation runs -------------------------------------------
@@ -1519,7 +1503,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -1882,9 +1866,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -1903,7 +1886,7 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():

@@ -324,9 +324,8 @@ def _kernelwright_call(model, inputs, named, plans):
                 result = model._original_forward(*inputs, **named)
                 binding.shows[turned] = _kernelwright_shows(facts, result)
                 return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -362,7 +361,7 @@ def _kernelwright_call(model, inputs, named, plans):
                 values = [*values, binding.parts]
         try:
             if differentiated:
-                computed = _kernelwright_apply((binding, facts, given, values), *operands,
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
                                                *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():
