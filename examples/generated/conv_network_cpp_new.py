@@ -71,7 +71,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "conv_network_c9d0da902eba"
+_KERNELWRIGHT_OPERATORS = "conv_network_9e1f31cb8cda"
 _KERNELWRIGHT_NAME = "conv_network"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -1401,18 +1401,15 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t17_convolution_shown = torch.nn.functional.conv2d(x, conv1_weight, conv1_bias, (1, 1), (1, 1), (1, 1), 1)
     _t17_convolution = _t17_convolution_shown.contiguous()
-    amax_k1 = torch.empty((32, 32, 64, 64, 1, 1), dtype=torch.float32, device=_device)
+    amax_k1 = torch.empty((32, 32, 64, 64), dtype=torch.float32, device=_device)
     workspace = torch.empty(34048, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_saving_0", _stream, _t17_convolution, norm1_running_mean,
                          norm1_running_var, norm1_running_mean, norm1_running_var, norm1_weight, norm1_bias, amax_k1,
                          workspace)
     torch.autograd.graph.increment_version((norm1_running_mean, norm1_running_var,))
     del workspace
-    _t24_reshape = amax_k1.reshape((32, 32, 64, 64))
-    del amax_k1
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
-    _t25_convolution_shown = torch.nn.functional.conv2d(_t24_reshape, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1),
-                                                        1)
+    _t25_convolution_shown = torch.nn.functional.conv2d(amax_k1, conv2_weight, conv2_bias, (1, 1), (1, 1), (1, 1), 1)
     _t25_convolution = _t25_convolution_shown.contiguous()
     mean_k3 = torch.empty((32, 64, 1, 1), dtype=torch.float32, device=_device)
     _kernelwright_launch("kernelwright_training_saving_1", _stream, _t25_convolution, norm2_running_mean,
@@ -1423,8 +1420,7 @@ def _kernelwright_training_saving(_device, _stream, x, conv1_weight, conv1_bias,
     _t33_linear = torch.nn.functional.linear(_t32_reshape, classify_weight, classify_bias)
     norm1_num_batches_tracked.add_(1)
     norm2_num_batches_tracked.add_(1)
-    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, _t24_reshape, _t25_convolution_shown,
-            mean_k3,)
+    return (_kernelwright_laid(_t33_linear, (10, 1)), _t17_convolution_shown, amax_k1, _t25_convolution_shown, mean_k3,)
 
 
 def _kernelwright_training_backward_of_parameters_once(_device):
@@ -1451,11 +1447,11 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     _t19_reshape = _t18_sum.reshape((10,))
     del _t18_sum
     std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty_like(std_k6_0)
+    mean_k6_2 = torch.empty_like(std_k6_0)
+    sum_k9_1 = torch.empty_like(norm2_weight)
+    sum_k9_1_2 = torch.empty_like(norm2_weight)
+    mul_k10 = torch.empty_like(saved_2)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, saved_0, std_k6_0, var_k6_1,
                          mean_k6_2, saved_2, norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2,
@@ -1472,13 +1468,9 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t36_item = _t33_convolution_backward[2]
     del _t33_convolution_backward
-    _t37_reshape = sum_k9_1_2.reshape((64,))
-    del sum_k9_1_2
-    _t38_reshape = sum_k9_1.reshape((64,))
-    del sum_k9_1
-    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    sum_k12_1 = torch.empty_like(norm1_weight)
+    sum_k12_1_2 = torch.empty_like(norm1_weight)
+    mul_k13 = torch.empty_like(saved_0)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_1", _stream, saved_0, mean_k6_2, std_k6_0,
                          var_k6_1, norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13,
@@ -1492,12 +1484,8 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
     _t47_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t48_item = _t46_convolution_backward[2]
-    del _t46_convolution_backward
-    _t49_reshape = sum_k12_1.reshape((32,))
-    del sum_k12_1
-    _t50_reshape = sum_k12_1_2.reshape((32,))
-    return (_t47_item, _t48_item, _t49_reshape, _t50_reshape, _t35_item, _t36_item, _t37_reshape, _t38_reshape,
-            _t17_matmul, _t19_reshape,)
+    return (_t47_item, _t48_item, sum_k12_1, sum_k12_1_2, _t35_item, _t36_item, sum_k9_1_2, sum_k9_1, _t17_matmul,
+            _t19_reshape,)
 
 
 def _kernelwright_training_backward_once(_device):
@@ -1524,11 +1512,11 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     _t19_reshape = _t18_sum.reshape((10,))
     del _t18_sum
     std_k6_0 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    var_k6_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mean_k6_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    sum_k9_1_2 = torch.empty((1, 64, 1, 1), dtype=torch.float32, device=_device)
-    mul_k10 = torch.empty((32, 64, 64, 64), dtype=torch.float32, device=_device)
+    var_k6_1 = torch.empty_like(std_k6_0)
+    mean_k6_2 = torch.empty_like(std_k6_0)
+    sum_k9_1 = torch.empty_like(norm2_weight)
+    sum_k9_1_2 = torch.empty_like(norm2_weight)
+    mul_k10 = torch.empty_like(saved_2)
     workspace = torch.empty(67143424, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, saved_0, std_k6_0, var_k6_1, mean_k6_2, saved_2,
                          norm2_weight, norm2_bias, _t13_places, _t14_matmul, sum_k9_1, sum_k9_1_2, mul_k10, workspace)
@@ -1544,13 +1532,9 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     # x = self.pool(torch.relu(self.norm2(self.conv2(x))))
     _t36_item = _t33_convolution_backward[2]
     del _t33_convolution_backward
-    _t37_reshape = sum_k9_1_2.reshape((64,))
-    del sum_k9_1_2
-    _t38_reshape = sum_k9_1.reshape((64,))
-    del sum_k9_1
-    sum_k12_1 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    sum_k12_1_2 = torch.empty((1, 32, 1, 1), dtype=torch.float32, device=_device)
-    mul_k13 = torch.empty((32, 32, 128, 128), dtype=torch.float32, device=_device)
+    sum_k12_1 = torch.empty_like(norm1_weight)
+    sum_k12_1_2 = torch.empty_like(norm1_weight)
+    mul_k13 = torch.empty_like(saved_0)
     workspace = torch.empty(134251264, dtype=torch.uint8, device=_device)
     _kernelwright_launch("kernelwright_training_backward_1", _stream, saved_0, mean_k6_2, std_k6_0, var_k6_1,
                          norm1_weight, norm1_bias, _t13_places, _t34_item, sum_k12_1, sum_k12_1_2, mul_k13, workspace)
@@ -1565,12 +1549,8 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, s
     _t48_item = _t46_convolution_backward[1]
     # x = self.pool(torch.relu(self.norm1(self.conv1(x))))
     _t49_item = _t46_convolution_backward[2]
-    del _t46_convolution_backward
-    _t50_reshape = sum_k12_1.reshape((32,))
-    del sum_k12_1
-    _t51_reshape = sum_k12_1_2.reshape((32,))
-    return (_t47_item, _t48_item, _t49_item, _t50_reshape, _t51_reshape, _t35_item, _t36_item, _t37_reshape,
-            _t38_reshape, _t17_matmul, _t19_reshape,)
+    return (_t47_item, _t48_item, _t49_item, sum_k12_1, sum_k12_1_2, _t35_item, _t36_item, sum_k9_1_2, sum_k9_1,
+            _t17_matmul, _t19_reshape,)
 
 
 def _kernelwright_inference(_device, _stream, x, conv1_weight, conv1_bias, norm1_running_mean, norm1_running_var,
@@ -1957,6 +1937,7 @@ class _KernelwrightBinding:
         # Whether results show the order of inputs' axes in memory, by strides: as calls of the original told.
         self.shows = {(): False}
         self.steps = _kernelwright_steps.setdefault(model, set())
+        self.backwards = {}  # how kernels find gradients, by which tensors need some
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
@@ -1978,6 +1959,10 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        # Of the model's tensors those that a backward may need, behind a call's own; and where these are.
+        self.state = {**self.parameters, **self.buffers}
+        self.state = {name: place for name, place in self.state.items() if name not in facts["updated"]}
+        self.places = [i for i, kind in enumerate(facts["inputs"]) if len(kind) > 2]
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
@@ -2029,7 +2014,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -2132,6 +2117,78 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+class _KernelwrightFunction(torch.autograd.Function):
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        # In ``tensors`` are the inputs, then the state of the binding. Buffers that the forward changes are kept as
+        # they are now where anything depends on them: the recomputation must not see the updates.
+        binding, facts, inputs, values = call
+        ctx.binding, ctx.facts, ctx.device = binding, facts, values[0].device
+        ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
+                       if name in facts["seen"]}
+        ctx.set_materialize_grads(False)
+        kernels = _kernelwright_backward_of(binding, facts, ctx.needs_input_grad)
+        if kernels is not None and kernels.saved:
+            saving = facts["backward"]["saving"]
+            made = _kernelwright_run(saving, values)
+            outputs = made[:saving["results"]]
+            ctx.save_for_backward(*tensors, *[made[place] for place in kernels.saved])
+        else:
+            outputs = _kernelwright_run(facts, values)
+            ctx.save_for_backward(*tensors)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, *found)
+        ctx.binding.steps.add(ctx.facts["training"])
+        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
+        needed = ctx.needs_input_grad[1:]
+        with torch.enable_grad(), torch.autocast(ctx.device.type, enabled=False):
+            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
+            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
+                     for t, n in zip(ctx.saved_tensors, needed)]
+            places = ctx.binding.places
+            inputs = given[:len(places)]
+            state = dict(zip(ctx.binding.state, given[len(places):]))
+            # Nor may it repeat them: it updates copies.
+            kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
+                    if name in ctx.facts["updated"]}
+            state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
+            named = {}
+            wanted = [i for i, n in enumerate(needed) if n]
+
+            def gradients_of(result):
+                pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            with ctx.binding.lock:
+                twin = ctx.binding.twin
+                if again:
+                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+                original = _KernelwrightOriginal(twin, gradients_of)
+                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
+        result = [None] * len(given)
+        for i, gradient in zip(wanted, found):
+            result[i] = gradient
+        return (None, *result)
+
+
+# As a call under functorch's transforms is not for kernels, nothing of theirs is looked for in its arguments.
+_kernelwright_apply = super(torch.autograd.Function, _KernelwrightFunction).apply
+
+
 def _kernelwright_readable(value, order):
     """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
     value = value.detach()
@@ -2142,42 +2199,59 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def _kernelwright_backward_of(ctx):
-    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
-    that the call needs."""
-    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
-    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
-    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None, names
-    everything = backward["programs"][-1]["gives"]
-    return next(p for p in backward["programs"]
-                if all([name in p["gives"] or name not in everything for name in wanted])), names
+class _KernelwrightBackward:
+    """How kernels find the gradients of calls in which the same of these tensors need some.
+
+    reads: places of what the program reads among the call's tensors, what the call handed over (``count`` of both), and
+    the gradients of its results. gives: for each of the call's tensors the place of its gradient among the program's
+    results, or None. saved: places of what is handed over among the results of the program of calls.
+    """
+
+    def __init__(self, backward, program, binding, needed):
+        names = (*binding.places, *binding.state)
+        self.program, self.saved = program, program.get("saved", ())
+        self.count = len(names) + len(self.saved)
+        self.reads = [*range(len(binding.places)), *[self.count + place for place in backward["of"]],
+                      *range(len(names), self.count), *map(names.index, program["tensors"])]
+        self.gives = [program["gives"].get(name) if n else None for name, n in zip(names, needed)]
+
+
+def _kernelwright_backward_of(binding, facts, needed):
+    """How kernels find the gradients of a call, by ``needs_input_grad``; None where they do not find all."""
+    if needed not in binding.backwards:
+        backward, names, found = facts["backward"], (*binding.places, *binding.state), None
+        wanted = [name for name, n in zip(names, needed[1:]) if n]
+        if backward is not None and not any([name in binding.buffers or name in backward["frozen"] for name in wanted]):
+            everything = backward["programs"][-1]["gives"]
+            program = next(p for p in backward["programs"]
+                           if all([name in p["gives"] or name not in everything for name in wanted]))
+            found = _KernelwrightBackward(backward, program, binding, needed[1:])
+        binding.backwards[needed] = found
+    return binding.backwards[needed]
 
 
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
-    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    kernels, tensors = _kernelwright_backward_of(ctx.binding, ctx.facts, ctx.needs_input_grad), ctx.saved_tensors
+    if kernels is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
     given = [gradients[place] for place in ctx.facts["backward"]["of"]]
-    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != ctx.device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    saved = dict(zip(names, tensors))
-    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
-    if program.get("saved"):
-        if len(tensors) == len(names):  # the call ran as one that nothing was to be kept of
-            return None
-        values[len(ctx.places) + len(given):len(ctx.places) + len(given)] = tensors[len(names):]
-    orders = program["orders"] or (None,) * len(values)
+    if len(tensors) != kernels.count:  # the call ran as one that nothing was to be kept of
+        return None
+    program, all_of = kernels.program, (*tensors, *gradients)
+    values = [all_of[place] for place in kernels.reads]
     try:
-        values = list(map(_kernelwright_readable, values, orders))
+        if program["orders"] or not all(map(torch.Tensor.is_contiguous, values)) or any(
+                map(torch.Tensor.is_neg, values)) or any([v.data_ptr() & 15 for v in values]):
+            values = list(map(_kernelwright_readable, values, program["orders"] or (None,) * len(values)))
     except RuntimeError:  # a batch of gradients in the place of one
         return None
     found = _kernelwright_run(program, values)
-    gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
+    return [None if place is None else found[place] for place in kernels.gives]
 
 
 # By model the modes (whether of training) in which a backward computed the forward once more; None among them where
@@ -2232,77 +2306,6 @@ def _kernelwright_laid(value, strides):
         value = value.narrow(axis, 0, 1) if not stride else value
     laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return laid.copy_(value).expand(wide.shape)
-
-
-class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
-
-    @staticmethod
-    def forward(ctx, binding, facts, inputs, values, state, *tensors):
-        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
-        ctx.binding, ctx.facts, ctx.state = binding, facts, state
-        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
-        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                       if name in facts["seen"]}
-        ctx.device_type = values[0].device.type
-        ctx.set_materialize_grads(False)
-        program, _ = _kernelwright_backward_of(ctx)
-        if program is not None and program.get("saved"):
-            saving = facts["backward"]["saving"]
-            made = _kernelwright_run(saving, values)
-            outputs = made[:saving["results"]]
-            ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
-        else:
-            outputs = _kernelwright_run(facts, values)
-            ctx.save_for_backward(*tensors)
-        return outputs
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        found = _kernelwright_gradients(ctx, gradients)
-        if found is not None:
-            return (None, None, None, None, None, *found)
-        ctx.binding.steps.add(ctx.facts["training"])
-        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
-        needed = ctx.needs_input_grad[5:]
-        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
-            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
-            # Behind them stands what kernels of a backward read.
-            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
-                     for t, n in zip(ctx.saved_tensors, needed)]
-            inputs = list(ctx.inputs)
-            for place, value in zip(ctx.places, given):
-                inputs[place] = value
-            state = dict(zip(ctx.state, given[len(ctx.places):]))
-            # Nor may it repeat them: it updates copies.
-            kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
-                    if name in ctx.facts["updated"]}
-            state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
-            named = {}
-            wanted = [i for i, n in enumerate(needed) if n]
-
-            def gradients_of(result):
-                pairs = [(result, gradients[0])]
-                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
-                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                           create_graph=again, allow_unused=True) if pairs and wanted else []
-
-            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
-            # or for good where its gradients have a graph.
-            with ctx.binding.lock:
-                twin = ctx.binding.twin
-                if again:
-                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                original = _KernelwrightOriginal(twin, gradients_of)
-                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
-                                                   tuple(inputs), named)
-        result = [None] * len(given)
-        for i, gradient in zip(wanted, found):
-            result[i] = gradient
-        return (None, None, None, None, None, *result)
 
 
 _kernelwright_signatures = weakref.WeakKeyDictionary()
@@ -2382,9 +2385,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -2403,11 +2405,8 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                state = {name: home[key] for name, (home, key)
-                         in (*binding.parameters.items(), *binding.buffers.items())}
-                state = {name: tensor for name, tensor in state.items() if name not in facts["updated"]}
-                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                       *state.values())
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
+                                               *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():
                     computed = _kernelwright_run(facts, values)

@@ -61,7 +61,7 @@ class ModelNew(nn.Module):
 # The kernels --------------------------------------------------------------------------------------------------------
 
 
-_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_41643f9e36a0"
+_KERNELWRIGHT_OPERATORS = "convt_mean_logsumexp_b2bef2f26fad"
 _KERNELWRIGHT_NAME = "convt_mean_logsumexp"
 _KERNELWRIGHT_DEVICE = "cpu"
 _KERNELWRIGHT_FLAGS = ['-O3', '-march=native', '-fopenmp', '-std=c++17', '-fno-math-errno', '-fno-trapping-math']
@@ -844,7 +844,7 @@ def _kernelwright_training_backward_of_parameters(_device, _stream, x, gradient_
                                                   conv_transpose_bias, bias):
     """The program of training backward of parameters mode: 4 kernels, 3 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     _kernelwright_launch("kernelwright_training_backward_of_parameters_0", _stream, x, conv_transpose_weight,
                          conv_transpose_bias, bias, gradient_of_output_0, cast_k3_1, cast_k4)
     _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
@@ -864,7 +864,7 @@ def _kernelwright_training_backward(_device, _stream, x, gradient_of_output_0, c
                                     conv_transpose_bias, bias):
     """The program of training backward mode: 4 kernels, 4 torch calls."""
     cast_k3_1 = torch.empty((16, 128, 1, 1), dtype=torch.float32, device=_device)
-    cast_k4 = torch.empty((128, 1, 1), dtype=torch.float32, device=_device)
+    cast_k4 = torch.empty_like(bias)
     _kernelwright_launch("kernelwright_training_backward_0", _stream, x, conv_transpose_weight, conv_transpose_bias,
                          bias, gradient_of_output_0, cast_k3_1, cast_k4)
     _t10_expand = cast_k3_1.expand((16, 128, 514, 514))
@@ -1156,6 +1156,7 @@ class _KernelwrightBinding:
         # Whether results show the order of inputs' axes in memory, by strides: as calls of the original told.
         self.shows = {(): False}
         self.steps = _kernelwright_steps.setdefault(model, set())
+        self.backwards = {}  # how kernels find gradients, by which tensors need some
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
 
     def _bind_tensors(self, model, modules, facts):
@@ -1177,6 +1178,9 @@ class _KernelwrightBinding:
         self.homes, self.keys = [h for h, _ in places], [k for _, k in places]
         self.parameters = {name: home(name) for name, _ in model.named_parameters()}
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
+        # Of the model's tensors those that a backward may need, behind a call's own; and where these are.
+        self.state = {**self.parameters, **self.buffers}
+        self.places = [i for i, kind in enumerate(facts["inputs"]) if len(kind) > 2]
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]
@@ -1228,7 +1232,7 @@ def _kernelwright_intercepted():
         return "autocast"
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0:
         return "a transform such as vmap or forward-mode differentiation"
-    if torch._C._len_torch_dispatch_stack() or torch.jit.is_tracing():
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
         return "a tracer or a dispatch mode"
     if torch._C._len_torch_function_stack() and any(
             type(mode).__name__ != "DeviceContext" for mode in torch.overrides._get_current_function_mode_stack()):
@@ -1329,6 +1333,65 @@ class _KernelwrightOriginal(torch.nn.Module):
         return self.then(self.model._original_forward(*inputs, **named))
 
 
+class _KernelwrightFunction(torch.autograd.Function):
+    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
+    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        # In ``tensors`` are the inputs, then the state of the binding. Buffers that the forward changes are kept as
+        # they are now where anything depends on them: the recomputation must not see the updates.
+        binding, facts, inputs, values = call
+        ctx.binding, ctx.facts, ctx.device = binding, facts, values[0].device
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        outputs = _kernelwright_run(facts, values)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        found = _kernelwright_gradients(ctx, gradients)
+        if found is not None:
+            return (None, *found)
+        ctx.binding.steps.add(ctx.facts["training"])
+        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
+        needed = ctx.needs_input_grad[1:]
+        with torch.enable_grad(), torch.autocast(ctx.device.type, enabled=False):
+            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
+            # Behind them stands what kernels of a backward read.
+            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
+                     for t, n in zip(ctx.saved_tensors, needed)]
+            places = ctx.binding.places
+            inputs = given[:len(places)]
+            state = dict(zip(ctx.binding.state, given[len(places):]))
+            named = {}
+            wanted = [i for i, n in enumerate(needed) if n]
+
+            def gradients_of(result):
+                pairs = [(result, gradients[0])]
+                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
+                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
+                                           create_graph=again, allow_unused=True) if pairs and wanted else []
+
+            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
+            # or for good where its gradients have a graph.
+            with ctx.binding.lock:
+                twin = ctx.binding.twin
+                if again:
+                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
+                original = _KernelwrightOriginal(twin, gradients_of)
+                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
+                                                   tuple(inputs), named)
+        result = [None] * len(given)
+        for i, gradient in zip(wanted, found):
+            result[i] = gradient
+        return (None, *result)
+
+
+# As a call under functorch's transforms is not for kernels, nothing of theirs is looked for in its arguments.
+_kernelwright_apply = super(torch.autograd.Function, _KernelwrightFunction).apply
+
+
 def _kernelwright_readable(value, order):
     """A tensor as kernels read it: contiguous and aligned, with its axes in an order (None: its own)."""
     value = value.detach()
@@ -1339,38 +1402,57 @@ def _kernelwright_readable(value, order):
     return torch.empty(value.shape, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def _kernelwright_backward_of(ctx):
-    """The program that finds the gradients of a call, and the names of its tensors; no program where none finds all
-    that the call needs."""
-    backward, names = ctx.facts["backward"], (*ctx.places, *ctx.state)
-    wanted = [name for name, n in zip(names, ctx.needs_input_grad[5:]) if n]
-    if backward is None or any([name in ctx.binding.buffers or name in backward["frozen"] for name in wanted]):
-        return None, names
-    everything = backward["programs"][-1]["gives"]
-    return next(p for p in backward["programs"]
-                if all([name in p["gives"] or name not in everything for name in wanted])), names
+class _KernelwrightBackward:
+    """How kernels find the gradients of calls in which the same of these tensors need some.
+
+    reads: places of what the program reads among the call's tensors, what the call handed over (``count`` of both), and
+    the gradients of its results. gives: for each of the call's tensors the place of its gradient among the program's
+    results, or None. saved: places of what is handed over among the results of the program of calls.
+    """
+
+    def __init__(self, backward, program, binding, needed):
+        names = (*binding.places, *binding.state)
+        self.program, self.saved = program, program.get("saved", ())
+        self.count = len(names) + len(self.saved)
+        self.reads = [*range(len(binding.places)), *[self.count + place for place in backward["of"]],
+                      *range(len(names), self.count), *map(names.index, program["tensors"])]
+        self.gives = [program["gives"].get(name) if n else None for name, n in zip(names, needed)]
+
+
+def _kernelwright_backward_of(binding, facts, needed):
+    """How kernels find the gradients of a call, by ``needs_input_grad``; None where they do not find all."""
+    if needed not in binding.backwards:
+        backward, names, found = facts["backward"], (*binding.places, *binding.state), None
+        wanted = [name for name, n in zip(names, needed[1:]) if n]
+        if backward is not None and not any([name in binding.buffers or name in backward["frozen"] for name in wanted]):
+            everything = backward["programs"][-1]["gives"]
+            program = next(p for p in backward["programs"]
+                           if all([name in p["gives"] or name not in everything for name in wanted]))
+            found = _KernelwrightBackward(backward, program, binding, needed[1:])
+        binding.backwards[needed] = found
+    return binding.backwards[needed]
 
 
 def _kernelwright_gradients(ctx, gradients):
     """The gradients of a call by kernels, one for each of its tensors; None where the original computation is to find
     them: where they get a graph of their own, or gradients of some results are missing, or of another kind."""
-    (program, names), tensors = _kernelwright_backward_of(ctx), ctx.saved_tensors
-    if program is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
+    kernels, tensors = _kernelwright_backward_of(ctx.binding, ctx.facts, ctx.needs_input_grad), ctx.saved_tensors
+    if kernels is None or torch.is_grad_enabled() or torch.is_anomaly_enabled() or _kernelwright_intercepted():
         return None
     given = [gradients[place] for place in ctx.facts["backward"]["of"]]
-    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != tensors[0].device
+    if any([type(g) is not torch.Tensor or g.layout is not torch.strided or g.device != ctx.device
             for g in given]) or sum([g is not None for g in gradients]) != len(given):
         return None
-    saved = dict(zip(names, tensors))
-    values = [*tensors[:len(ctx.places)], *given, *[saved[name] for name in program["tensors"]]]
-    orders = program["orders"] or (None,) * len(values)
+    program, all_of = kernels.program, (*tensors, *gradients)
+    values = [all_of[place] for place in kernels.reads]
     try:
-        values = list(map(_kernelwright_readable, values, orders))
+        if program["orders"] or not all(map(torch.Tensor.is_contiguous, values)) or any(
+                map(torch.Tensor.is_neg, values)) or any([v.data_ptr() & 15 for v in values]):
+            values = list(map(_kernelwright_readable, values, program["orders"] or (None,) * len(values)))
     except RuntimeError:  # a batch of gradients in the place of one
         return None
     found = _kernelwright_run(program, values)
-    gives = program["gives"]
-    return [found[gives[name]] if n and name in gives else None for name, n in zip(names, ctx.needs_input_grad[5:])]
+    return [None if place is None else found[place] for place in kernels.gives]
 
 
 # By model the modes (whether of training) in which a backward computed the forward once more; None among them where
@@ -1425,64 +1507,6 @@ def _kernelwright_laid(value, strides):
         value = value.narrow(axis, 0, 1) if not stride else value
     laid = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return laid.copy_(value).expand(wide.shape)
-
-
-class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
-
-    @staticmethod
-    def forward(ctx, binding, facts, inputs, values, state, *tensors):
-        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
-        ctx.binding, ctx.facts, ctx.state = binding, facts, state
-        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
-        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        ctx.device_type = values[0].device.type
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors)
-        outputs = _kernelwright_run(facts, values)
-        return outputs
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        found = _kernelwright_gradients(ctx, gradients)
-        if found is not None:
-            return (None, None, None, None, None, *found)
-        ctx.binding.steps.add(ctx.facts["training"])
-        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
-        needed = ctx.needs_input_grad[5:]
-        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
-            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
-            # Behind them stands what kernels of a backward read.
-            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
-                     for t, n in zip(ctx.saved_tensors, needed)]
-            inputs = list(ctx.inputs)
-            for place, value in zip(ctx.places, given):
-                inputs[place] = value
-            state = dict(zip(ctx.state, given[len(ctx.places):]))
-            named = {}
-            wanted = [i for i, n in enumerate(needed) if n]
-
-            def gradients_of(result):
-                pairs = [(result, gradients[0])]
-                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
-                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                           create_graph=again, allow_unused=True) if pairs and wanted else []
-
-            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
-            # or for good where its gradients have a graph.
-            with ctx.binding.lock:
-                twin = ctx.binding.twin
-                if again:
-                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                original = _KernelwrightOriginal(twin, gradients_of)
-                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
-                                                   tuple(inputs), named)
-        result = [None] * len(given)
-        for i, gradient in zip(wanted, found):
-            result[i] = gradient
-        return (None, None, None, None, None, *result)
 
 
 _kernelwright_signatures = weakref.WeakKeyDictionary()
@@ -1562,9 +1586,8 @@ def _kernelwright_call(model, inputs, named, plans):
             result = model._original_forward(*inputs, **named)
             binding.shows[turned] = _kernelwright_shows(facts, result)
             return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -1583,10 +1606,8 @@ def _kernelwright_call(model, inputs, named, plans):
             return model._original_forward(*inputs, **named)
         try:
             if differentiated:
-                state = {name: home[key] for name, (home, key)
-                         in (*binding.parameters.items(), *binding.buffers.items())}
-                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                       *state.values())
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
+                                               *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():
                     computed = _kernelwright_run(facts, values)

@@ -93,7 +93,7 @@ def texts_at(modes: Sequence[ModeOfSizes], plans: Mapping[str, Plan], sources: M
             room = _room(plan, largest[mode.name])
             own = {step: replace(sources[step.name], workspace_bytes=spaces[step.name]) for step in plan.kernels}
             program = make_program(mode.name, plan, own, target=TARGETS[target],
-                                   bytes_of=lambda node, room=room: room[node])
+                                   bytes_of=lambda node, room=room: room[node], alike=False)
             programs[mode.name] = (program.text, "\n\n".join(x.text for x in program.launchers))
             launchers[mode.name] = tuple((x.name, x.kernels) for x in program.launchers)
             in_place |= program.in_place

@@ -96,10 +96,11 @@ def counts_up(update: BufferUpdate) -> object | None:
 
 
 def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSource], *, target: Target,
-                 bytes_of: Callable[[Node], int] = attrgetter("bytes")) -> Program:
+                 bytes_of: Callable[[Node], int] = attrgetter("bytes"), alike: bool = True) -> Program:
     """The run function ``_kernelwright_<mode>(_device, _stream, *tensors)`` of a plan.
 
-    bytes_of: how much of a workspace a value has.
+    bytes_of: how much of a workspace a value has. alike: whether memory may be asked for by an argument of the same
+    shape; what is alike at some sizes is not at others.
 
     The tensors are the graph's inputs and then those of :func:`kernelwright.emit.facts.plan_tensors`; where submodules
     stay with PyTorch, ``_parts`` follows: a list of them and how they are called.
@@ -122,6 +123,11 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
     filled = {node.inputs[0] for node in over}
     once = [s for s in once if s.node not in filled]
     steps = [s for s in steps if s not in once]
+    # Memory for what the caller gets in another shape is asked for in that shape.
+    returned = _returned_reshaped(steps, read_after)
+    steps = [s for s in steps if not (isinstance(s, TorchStep) and s.node in returned.values())]
+    names |= {shape: names[made] for made, shape in returned.items()}
+    read_after.update(returned)
     # What is a view to the caller, and to a call that draws numbers in the order of memory, may be a copy to kernels.
     called = {s.node for s in steps if isinstance(s, TorchStep)}
     drawn_over = [n for s in steps if isinstance(s, TorchStep) and s.node.get("serial", -1) >= 0 for n in s.node.inputs]
@@ -164,7 +170,7 @@ def make_program(mode: str, plan: Plan, sources: Mapping[KernelStep, KernelSourc
                 if i is not None and made.inputs[i] not in inside:
                     taken[made.outputs[0]] = made.inputs[i]
                     inputs_taken.add((sources[made].name, i))
-            lines += _launch_lines(launcher, names, places, taken)
+            lines += _launch_lines(launcher, names, places, taken, returned, alike=alike)
             done = [names[n] for some in last[begin:place] for n in some if n not in inside or n in others]
             done += ["workspace"] if launcher.workspace_bytes else []
         if done and place < len(steps):
@@ -258,6 +264,16 @@ def _last_reads(steps: Sequence[Step], kept: Collection[Node]) -> list[list[Node
         result.append([n for n in dict.fromkeys((*_inputs(step), *_outputs(step))) if n in made])
         made.difference_update(result[-1])
     return result[::-1]
+
+
+def _returned_reshaped(steps: Sequence[Step], results: Collection[Node]) -> dict[Node, Node]:
+    """The reshapes that the caller gets of kernels' results which nobody else reads, by these. No kernel reads them."""
+    readers, kernels = _readers(steps), [s for s in steps if isinstance(s, KernelStep)]
+    read = {n for s in kernels for n in s.inputs}
+    made = {n for s in kernels for number, n in enumerate(s.outputs) if number not in dict(s.buffers)}
+    return {s.node.inputs[0]: s.node for s in steps
+            if isinstance(s, TorchStep) and s.node.op == "reshape" and s.node in results and s.node not in read
+            and s.node.inputs[0] in made and readers[s.node.inputs[0]] == 1 and s.node.inputs[0] not in results}
 
 
 def _without_unread(steps: list[Step], results: Collection[Node]) -> list[Step]:
@@ -354,16 +370,24 @@ def _torch_lines(node: Node, names: Mapping[Node, str], places: Mapping[str, str
 
 
 def _launch_lines(launcher: Launcher, names: Mapping[Node, str], places: Mapping[str, str],
-                  taken: Mapping[Node, Node]) -> list[str]:
-    """The lines that run a launcher. taken: results by the values whose memory they take."""
+                  taken: Mapping[Node, Node], returned: Mapping[Node, Node], *, alike: bool) -> list[str]:
+    """The lines that run a launcher. taken: results by the values whose memory they take. returned: by results, what
+    has another shape to the caller. alike: whether a tensor may stand for its shape, as the host is sooner done so."""
     lines = []
+    there = {(a.shape, a.dtype): names[a] for a in reversed(launcher.arguments)
+             if isinstance(a, Node) and a not in launcher.allocated} if alike else {}
     for node in launcher.allocated:
-        shape = ", ".join(map(str, node.shape)) + ("," if node.rank == 1 else "")
+        extents = returned.get(node, node).shape
+        shape = ", ".join(map(str, extents)) + ("," if len(extents) == 1 else "")
         if node in taken:
-            view = "" if taken[node].shape == node.shape else f".view(({shape}))"
+            view = "" if taken[node].shape == extents else f".view(({shape}))"
             lines.append(f"{names[node]} = {names[taken[node]]}{view}  # in place")
             continue
-        lines.append(f"{names[node]} = torch.empty(({shape}), dtype=torch.{node.dtype}, device=_device)")
+        like = there.get((extents, node.dtype))
+        lines.append(f"{names[node]} = torch.empty_like({like})" if like is not None else
+                     f"{names[node]} = torch.empty(({shape}), dtype=torch.{node.dtype}, device=_device)")
+        if alike:
+            there.setdefault((extents, node.dtype), names[node])
     passed = [places[a] if isinstance(a, str) else names[a] for a in launcher.arguments]
     if launcher.workspace_bytes:
         lines.append(f"workspace = torch.empty({launcher.workspace_bytes}, dtype=torch.uint8, device=_device)")

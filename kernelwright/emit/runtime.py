@@ -10,7 +10,7 @@ from kernelwright.codegen.target import Target
 from kernelwright.emit.assembly import folded, used
 from kernelwright.emit.runtime_ahead import AHEAD
 from kernelwright.emit.runtime_attributes import ATTRIBUTES
-from kernelwright.emit.runtime_backward import BACKWARD, STEPS
+from kernelwright.emit.runtime_backward import BACKWARD, FUNCTION, STEPS
 from kernelwright.emit.runtime_binding import BINDING, FORMS
 from kernelwright.emit.runtime_build import BUILD, IMPORTS, KERNEL_MARK, PIECE_CHARACTERS, PIECE_KERNELS, START
 from kernelwright.emit.runtime_call import CALL, PARTS, STRUCTURES
@@ -22,7 +22,8 @@ from kernelwright.emit.runtime_guard import GUARD, MISFITS
 from kernelwright.emit.runtime_sizes import KEPT_BY_SIZES, ONCE, SIZES, with_sizes
 from kernelwright.emit.runtime_twin import TWIN
 
-_MOST = (FORMS, ATTRIBUTES, MISFITS, BINDING, GUARD, DTYPES, TWIN, BACKWARD, STEPS, CALL, AHEAD, GRAPH, COMPILE)
+_MOST = (FORMS, ATTRIBUTES, MISFITS, BINDING, GUARD, DTYPES, TWIN, FUNCTION, BACKWARD, STEPS, CALL, AHEAD, GRAPH,
+         COMPILE)
 _REST = (*_MOST, ONCE, REQUIRE, PARTS)
 RUNTIME = "\n\n".join([IMPORTS, BUILD, START, *_REST])
 #: Of a file that holds its kernels compiled: these come last, so that a reader meets everything else before.

@@ -172,6 +172,8 @@ class _KernelwrightBinding:
             if GAPS:
                 self.shows[facts["layout"]] = False
         self.steps = _kernelwright_steps.setdefault(model, set())
+        if BACKWARD:
+            self.backwards = {}  # how kernels find gradients, by which tensors need some
         self.twin, self.lock = None, threading.RLock()  # gradients of one call may need those of another
         if AHEAD:
             # In which gradient mode the next call is likely to find all as it was, and ask for no gradients.
@@ -252,6 +254,11 @@ class _KernelwrightBinding:
         self.buffers = {name: home(name) for name, _ in model.named_buffers()}
         if ATTRIBUTES:
             self.buffers.update({name: home(name) for name in facts["carried"]})
+        # Of the model's tensors those that a backward may need, behind a call's own; and where these are.
+        self.state = {**self.parameters, **self.buffers}
+        if UPDATED:
+            self.state = {name: place for name, place in self.state.items() if name not in facts["updated"]}
+        self.places = [i for i, kind in enumerate(facts["inputs"]) if len(kind) > 2]
         finds = (model.named_parameters, model.named_buffers)
         own = [name for find in finds for name, _ in find(remove_duplicate=False)]
         self.kept = [home(name) for name in facts["tensors"] if name not in own]

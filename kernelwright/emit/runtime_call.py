@@ -1,8 +1,8 @@
-"""Text of every emitted file: launch, gradients, and the forward of ModelNew; of some, classes in their results.
+"""Text of every emitted file: launch, and the forward of ModelNew; of some, classes in their results.
 
 Conditions (:mod:`kernelwright.emit.assembly`) are those of :data:`kernelwright.emit.facts.OPTIONAL`, CUDA, and
 TOGETHER: the blocks of some kernel all run at once; SIZED: the file serves calls of several sizes; TYPED: it
-serves several floating-point types; SAVING: calls hand a backward by kernels what they have computed.
+serves several floating-point types.
 """
 
 PARTS = '''\
@@ -127,6 +127,11 @@ def _kernelwright_launch(launcher, stream, *tensors):
         raise _KernelwrightFailure(f"kernelwright: {failure.decode(errors='replace')}")
 
 
+# The current stream of a device, by its index; PyTorch's own function for it makes no object.
+_kernelwright_stream = getattr(torch._C, "_cuda_getCurrentRawStream",
+                               lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
 def _kernelwright_run(facts, values):
     """Run the program of a mode on its tensors' device and stream; gradients must be off."""
     device = values[0].device
@@ -136,9 +141,9 @@ def _kernelwright_run(facts, values):
                 with torch.cuda.device(device):
                     return _kernelwright_run(facts, values)
             if SIZED:
-                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values, *facts["sizes"])
+                return facts["run"](device, _kernelwright_stream(device.index), *values, *facts["sizes"])
             else:
-                return facts["run"](device, torch.cuda.current_stream().cuda_stream, *values)
+                return facts["run"](device, _kernelwright_stream(device.index), *values)
     if SIZED:
         return facts["run"](device, None, *values, *facts["sizes"])
     else:
@@ -200,106 +205,6 @@ def _kernelwright_returned(facts, computed, tensors):
         used.add(place)
         results.append(value)
     return _kernelwright_restore(facts["structure"], results)
-
-
-class _KernelwrightFunction(torch.autograd.Function):
-    """Kernels forward; backward recomputes the original under autograd, with the tensors of the forward, unless kernels
-    find the gradients: where none do in a mode, further calls that record gradients are the original's."""
-
-    @staticmethod
-    def forward(ctx, binding, facts, inputs, values, state, *tensors):
-        # state: names of the model's tensors that follow the inputs in ``tensors``. Buffers that the forward
-        # changes are kept as they are now where anything depends on them: the recomputation must not see the updates.
-        ctx.binding, ctx.facts, ctx.state = binding, facts, state
-        ctx.inputs = [None if isinstance(value, torch.Tensor) else value for value in inputs]
-        ctx.places = [i for i, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-        if UPDATED:
-            ctx.changed = {name: home[key].clone() for name, (home, key) in binding.buffers.items()
-                           if name in facts["seen"]}
-        if RANDOM:
-            ctx.drawn = _kernelwright_random_states(values[0].device) if facts["random"] else None
-        ctx.device_type = values[0].device.type
-        ctx.set_materialize_grads(False)
-        if SAVING:
-            program, _ = _kernelwright_backward_of(ctx)
-            if program is not None and program.get("saved"):
-                saving = facts["backward"]["saving"]
-                made = _kernelwright_run(saving, values)
-                outputs = made[:saving["results"]]
-                ctx.save_for_backward(*tensors, *[made[place] for place in program["saved"]])
-            else:
-                outputs = _kernelwright_run(facts, values)
-                ctx.save_for_backward(*tensors)
-        else:
-            ctx.save_for_backward(*tensors)
-            outputs = _kernelwright_run(facts, values)
-        if RESULTS:
-            # Eager's result has a gradient where a tensor that it reaches requires one.
-            blind = [facts["results"][number][1] for number in facts["computed"]]
-            if any([b != () for b in blind]):
-                needed = [name for name, n in zip((*ctx.places, *state), ctx.needs_input_grad[5:]) if n]
-                ctx.mark_non_differentiable(*[o for o, b in zip(outputs, blind)
-                                              if b is None or (b and all([name in b for name in needed]))])
-        return outputs
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        if BACKWARD:
-            found = _kernelwright_gradients(ctx, gradients)
-            if found is not None:
-                return (None, None, None, None, None, *found)
-        ctx.binding.steps.add(ctx.facts["training"])
-        again = torch.is_grad_enabled()  # create_graph: keep the graph to the tensors of the forward
-        needed = ctx.needs_input_grad[5:]
-        with torch.enable_grad(), torch.autocast(ctx.device_type, enabled=False):
-            # Aliases: one tensor may be given twice, and each place has a gradient of its own.
-            # Behind them stands what kernels of a backward read.
-            given = [t if not n else t.view_as(t) if again else t.detach().requires_grad_()
-                     for t, n in zip(ctx.saved_tensors, needed)]
-            inputs = list(ctx.inputs)
-            for place, value in zip(ctx.places, given):
-                inputs[place] = value
-            if NESTED:
-                if ctx.facts["nested"] is not None:
-                    inputs = _kernelwright_restore(ctx.facts["nested"], inputs)
-            state = dict(zip(ctx.state, given[len(ctx.places):]))
-            if UPDATED:
-                # Nor may it repeat them: it updates copies.
-                kept = {name: home[key] for name, (home, key) in ctx.binding.buffers.items()
-                        if name in ctx.facts["updated"]}
-                state.update({name: ctx.changed.get(name, buffer).clone() for name, buffer in kept.items()})
-            named = {}
-            if NESTED:
-                count = len(inputs) - len(ctx.facts["keywords"])
-                named = dict(zip(ctx.facts["keywords"], inputs[count:]))
-                inputs = inputs[:count]
-            wanted = [i for i, n in enumerate(needed) if n]
-
-            def gradients_of(result):
-                if RESULTS:
-                    outputs = _kernelwright_flatten(ctx.facts["structure"], result, {})
-                    pairs = [(outputs[i], g) for i, g in zip(ctx.facts["computed"], gradients)]
-                else:
-                    pairs = [(result, gradients[0])]
-                pairs = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
-                return torch.autograd.grad([o for o, _ in pairs], [given[i] for i in wanted], [g for _, g in pairs],
-                                           create_graph=again, allow_unused=True) if pairs and wanted else []
-
-            # What a backward computes again (torch.utils.checkpoint) reads the copy's tensors, which it has until then,
-            # or for good where its gradients have a graph.
-            with ctx.binding.lock:
-                twin = ctx.binding.twin
-                if again:
-                    twin = _kernelwright_filled(_kernelwright_twin(twin, ctx.binding), state)
-                original = _KernelwrightOriginal(twin, gradients_of)
-                if RANDOM:
-                    original.drawn = ctx.drawn
-                found = torch.func.functional_call(original, {f"model.{name}": t for name, t in state.items()},
-                                                   tuple(inputs), named)
-        result = [None] * len(given)
-        for i, gradient in zip(wanted, found):
-            result[i] = gradient
-        return (None, None, None, None, None, *result)
 
 
 _kernelwright_signatures = weakref.WeakKeyDictionary()
@@ -412,9 +317,8 @@ def _kernelwright_call(model, inputs, named, plans):
                 result = model._original_forward(*inputs, **named)
                 binding.shows[turned] = _kernelwright_shows(facts, result)
                 return result
-        operands = [value for value in given if isinstance(value, torch.Tensor)]  # in values they may be copies
         differentiated = torch.is_grad_enabled() and (
-            any([value.requires_grad for value in (*operands, *values)])
+            any([value.requires_grad for value in tensors])
             or any([home[key].requires_grad for home, key in binding.parameters.values()]))
         twice = differentiated and _kernelwright_twice(binding, facts)
         if differentiated and not twice and binding.twin is None:
@@ -450,12 +354,8 @@ def _kernelwright_call(model, inputs, named, plans):
                 values = [*values, binding.parts]
         try:
             if differentiated:
-                state = {name: home[key] for name, (home, key)
-                         in (*binding.parameters.items(), *binding.buffers.items())}
-                if UPDATED:
-                    state = {name: tensor for name, tensor in state.items() if name not in facts["updated"]}
-                computed = _KernelwrightFunction.apply(binding, facts, given, values, tuple(state), *operands,
-                                                       *state.values())
+                computed = _kernelwright_apply((binding, facts, given, values), *tensors[:len(binding.places)],
+                                               *[home[key] for home, key in binding.state.values()])
             elif torch.is_grad_enabled():
                 with torch.no_grad():
                     if GRAPHS:

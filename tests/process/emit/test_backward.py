@@ -337,6 +337,31 @@ def test_products_are_not_computed_again(emitted, name, call):
     assert "saved_0" in found["_backward"] and call not in found["_backward"] + found["_backward_of_parameters"]
 
 
+def test_gradients_have_their_shapes_from_the_start(emitted):
+    found = programs(emitted["norms"][2])
+    assert "reshape" not in found["_backward"] + found["_backward_of_parameters"]
+
+
+def test_what_needs_gradients_differs_from_call_to_call(emitted):
+    original, made, _ = emitted["norms"]
+    old, new, inputs = models(original, made)
+    everything = ("x", "y", "norm.weight", "norm.bias", "scale")
+    wanted = [("x", "scale"), ("scale", "norm.bias"), everything, ("y",), ("x", "scale")]
+    made_of: list[list[Any]] = []
+    for model in (old, new):
+        graphs = []
+        for names in wanted:
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(name in names)
+            given = [x.clone().requires_grad_(name in names) for x, name in zip(inputs, "xy", strict=True)]
+            leaves = [t for t in (*given, *model.parameters()) if t.requires_grad]
+            graphs.append((sum(t.sum() for t in results(model(*given))), leaves))
+        model.requires_grad_(True)
+        with found_by_kernels(made, times=len(wanted) if model is new else 0):  # when others need theirs again
+            made_of.append([g for value, leaves in reversed(graphs) for g in torch.autograd.grad(value, leaves)])
+    assert_near(made_of[1], made_of[0])
+
+
 def test_what_is_cheap_is_computed_again(emitted):
     found = programs(emitted["no parameters"][2])
     assert "_backward" in found and "_saving" not in found
