@@ -19,7 +19,7 @@ import pytest
 from places import ROOT, TESTS
 from schemas import assert_fits
 
-from kernelwright import errors
+from kernelwright import cli, errors
 from kernelwright.judge.settings import JudgeSettings
 from kernelwright.suite import judge_runner, processes
 from kernelwright.suite.candidate_sets import find_entries
@@ -366,14 +366,16 @@ def get_init_inputs():
 
 
 @pytest.mark.slow
-def test_the_command_streams_verdicts_and_ends_with_a_summary(tmp_path: Path) -> None:
+def test_the_command_streams_verdicts_and_ends_with_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              capfd: pytest.CaptureFixture[str]) -> None:
     right = MODEL.partition("def get_inputs")[0].replace("class Model(", "class ModelNew(")
     write(tmp_path / "set", p__problem=MODEL, p__right=right, p__wrong=right.replace("dim=1", "dim=0"), p__text="x = (",
           broken__problem="import torch\nclass Model(:\n", broken__a=right)
-    command = [sys.executable, "-m", "kernelwright", "judge", "--set", "set", "-o", "out", "--verdict-only",
-               "--effort", "quick", "--devices", "cpu", "--workers", "1", "--seed", "5", "--json"]
+    command = ["judge", "--set", "set", "-o", "out", "--verdict-only", "--effort", "quick", "--devices", "cpu",
+               "--workers", "1", "--seed", "5", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    first = subprocess.run([sys.executable, "-m", "kernelwright", *command], cwd=tmp_path, env=environment,
+                           capture_output=True, text=True, check=False)
     assert first.returncode == 3, first.stderr
     *records, summary = [json.loads(line) for line in first.stdout.splitlines()]
     for record in (*records, summary):
@@ -383,8 +385,9 @@ def test_the_command_streams_verdicts_and_ends_with_a_summary(tmp_path: Path) ->
     assert summary["candidates"] == 4 and summary["judged"] == 4 and summary["exit_status"] == 3
     assert "4/4] " in first.stderr and " left" in first.stderr
     assert list((tmp_path / "out" / "profiles").glob("*.profile")), "the next process need not make it"
-    second = subprocess.run([*command, "--filter", "p/*"], cwd=tmp_path, env=environment, capture_output=True,
-                            text=True, check=False)
-    *again, summary = [json.loads(line) for line in second.stdout.splitlines()]
-    assert summary["judged"] == 0 and second.returncode == 1
+    monkeypatch.chdir(tmp_path)
+    capfd.readouterr()
+    status = cli.run([*command, "--filter", "p/*"])
+    *again, summary = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert summary["judged"] == 0 and status == 1
     assert sorted(r["id"] for r in again) == ["p/right", "p/text", "p/wrong"] and all(r in records for r in again)
