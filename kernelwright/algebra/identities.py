@@ -152,8 +152,8 @@ def through_permute(node: Node, context: Context) -> Node | None:
       condition="x is expanded along the reduced axes", exactness=Exactness.ROUNDING)
 def through_expand(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op != "expand" or not node["keepdim"] or not (narrow(node) or not in_one_piece(node)):
-        return None
+    if x.op != "expand" or not node["keepdim"] or not (narrow(node) or not in_one_piece(node)) or not x.size:
+        return None  # no copy at all has a sum of +0, whatever x is
     source = align(x.inputs[0], x.rank)
     if not any(source.shape[a] != x.shape[a] for a in node["axes"]):
         return None
@@ -168,7 +168,7 @@ def through_expand(node: Node, context: Context) -> Node | None:
       exactness=Exactness.FINITE)
 def through_factor(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in ("mul", "div", "neg") or not node["keepdim"] or in_one_piece(node):
+    if x.op not in ("mul", "div", "neg") or not node["keepdim"] or in_one_piece(node) or not x.size:
         return None
     # Elsewhere it gains nothing, and sum(x) may overflow, or be +0 where a sum of -x is +0, too.
     if next(_anchors(x), None) is None:
@@ -213,7 +213,7 @@ def _anchors(node: Node) -> Iterator[Node]:
       exactness=Exactness.REASSOCIATES)
 def through_terms(node: Node, context: Context) -> Node | None:
     x = node.inputs[0]
-    if x.op not in ("add", "sub") or not node["keepdim"] or in_one_piece(node):
+    if x.op not in ("add", "sub") or not node["keepdim"] or in_one_piece(node) or not x.size:
         return None
     axes, sizes = node["axes"], dict(enumerate(x.shape))
     terms = [align(i, x.rank) for i in x.inputs]

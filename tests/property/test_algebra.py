@@ -213,6 +213,18 @@ def test_means_of_products_without_elements(shape: tuple[int, ...]) -> None:
             check_rewrite(graph_of(make("mean", y, axes=axes, keepdim=False)))
 
 
+@pytest.mark.parametrize("value", [nan, inf, 2.0])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_a_sum_over_no_elements_is_zero_whatever_it_would_be_of(op: str, value: float) -> None:
+    """Not zero times what would be repeated, nor times a factor: that is NaN where these are not finite."""
+    x, y, many = leaf("x", 1, 3), leaf("y", 3), leaf("z", 0, 3)
+    values = {"x": torch.full((1, 3), value), "y": torch.full((3,), value), "z": torch.ones(0, 3)}
+    repeated = make("expand", x, shape=(0, 3))
+    for term in (repeated, make("mul", many, y), make("add", repeated, many), make("add", many, y),
+                 make("mul", anchor("linear", many, leaf("w", 3, 3, op="parameter")), x)):
+        check_rewrite(graph_of(make(op, term, axes=(0,), keepdim=False)), values=values | {"w": torch.ones(3, 3)})
+
+
 def test_products_of_vectors_stay() -> None:
     for left, right in (((4,), (4, 3)), ((3, 4), (4,)), ((2, 3, 4), (4,))):
         y = anchor("matmul", leaf("x", *left), leaf("y", *right))
