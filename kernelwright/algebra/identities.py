@@ -18,7 +18,7 @@ from kernelwright.algebra.build import (
     reduce_broadcast,
     reshape,
 )
-from kernelwright.algebra.rule import Context, Exactness, Rule, rule
+from kernelwright.algebra.rule import KINKS, Context, Exactness, Rule, rule
 from kernelwright.ir.node import Node, constant, make
 
 #: Operators that rules see linear operators through.
@@ -236,14 +236,15 @@ def through_terms(node: Node, context: Context) -> Node | None:
 
 @rule("convolution of one position", "convolution", law="conv(x, w) = linear(x, w) where x has one position",
       condition="operand and window have one position, nothing is padded, there is one group, and no rule asked for "
-                "true float32, which a user may have switched off for linear layers",
+                "true float32, which a user may have switched off for linear layers; in a graph that is "
+                "differentiated there are several rows, as sums of one product are -0 in a linear layer's gradient",
       exactness=Exactness.REASSOCIATES)
 def of_one_position(node: Node, context: Context) -> Node | None:
     """As squeeze and excitation has them. Libraries lay operands and results of convolutions out for many positions,
     which takes longer than the product of so few elements."""
     x, weight, *bias = node.inputs
     if node["transposed"] or node["groups"] != 1 or not node.size or any(node["padding"]) or node.get("exact") \
-            or prod((*x.shape[2:], *weight.shape[2:])) != 1:
+            or prod((*x.shape[2:], *weight.shape[2:])) != 1 or (KINKS in context.dropped and x.shape[0] == 1):
         return None
     rows, columns = reshape(x, x.shape[:2]), reshape(weight, weight.shape[:2])
     return reshape(make("linear", rows, columns, *bias), node.shape)

@@ -25,7 +25,7 @@ from places import ROOT, TESTS
 
 from kernelwright.algebra import engine
 from kernelwright.algebra.ranges import value_range
-from kernelwright.algebra.rule import Context
+from kernelwright.algebra.rule import KINKS, Context
 from kernelwright.ir.evaluate import evaluate
 from kernelwright.ir.node import Node, constant, make, walk
 from kernelwright.roofline.devices import H200
@@ -363,6 +363,16 @@ def test_a_convolution_of_one_position_is_a_linear_layer(data: st.DataObject) ->
                 transposed=transposed, output_padding=(0,) * rank, **{"exact": True} if exact else {})
     holds = not exact and prod(sizes) == 1 and not any(padding) and groups == 1 and not transposed
     assert ("convolution of one position" in check_rewrite(graph_of(node))) == holds
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_convolution_of_one_position_and_row_stays_where_it_is_differentiated(rows: int) -> None:
+    """The gradient of its weight is a sum of one product, which begins with +0: a product of matrices has none."""
+    node = make("convolution", leaf("x", rows, 6, 1, 1), leaf("w", 4, 6, 1, 1), stride=(1, 1), padding=(0, 0),
+                dilation=(1, 1), groups=1, transposed=False, output_padding=(0, 0))
+    for dropped in (frozenset(), frozenset({KINKS})):
+        _, applications = engine.rewrite_with(graph_of(node), Context(dropped=dropped))
+        assert any(a.rule.name == "convolution of one position" for a in applications) == (rows > 1 or not dropped)
 
 
 def test_truth_values_are_not_summed_on_their_own() -> None:
