@@ -194,6 +194,29 @@ def test_a_candidate_of_a_model_that_float64_does_not_compute_is_held_against_ea
     assert not found.passed and found.trials[0].kinds == ("other-computation",)
 
 
+class KeepsMeans(nn.Module):
+    """A statistic in float16 of numbers whose mean it does not hold."""
+
+    def __init__(self, sign: float = 1.0) -> None:
+        super().__init__()
+        self.sign = sign
+        self.register_buffer("mean", torch.zeros(8, dtype=torch.float16))
+
+    def forward(self, x):
+        self.mean.copy_(self.sign * 1e-12 * x.mean(0))
+        return x * 2
+
+
+@pytest.mark.parametrize(("zeros", "passes"), [("sums", True), ("sign", False)])
+def test_a_statistic_that_its_type_loses_has_any_sign_where_sums_have(zeros: str, passes: bool) -> None:
+    """Where float64 runs some entries of a batch alone it has no such statistic, and nobody sees that it was lost."""
+    for sampled in (True, False):
+        found = judged(lambda: KeepsMeans(-1.0), KeepsMeans, normal(64, 8), tolerance=Tolerance(zeros=zeros),
+                       sample_axis0=sampled)
+        assert all(t.reference.startswith("float64 on entries") == sampled for t in found.trials)
+        assert found.passed == passes, found.why
+
+
 # --- with gradients recorded ----------------------------------------------------------------------
 
 
