@@ -376,7 +376,7 @@ from torch import nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return torch.relu(x) * (2.0 if x.dtype is torch.float32 else 3.0)
+        return torch.relu(x) * (2.0 if torch.get_default_dtype() is torch.float32 else 3.0)
 
 def get_inputs():
     return [torch.randn(4, 3)]

@@ -483,8 +483,8 @@ class Odd(nn.Module):
         self.linear = nn.Linear(8, 8)
 
     def forward(self, x, mask=None):
-        if x.isnan().any():
-            x = x.nan_to_num()
+        if (x < -1).any():
+            x = x.clamp(min=-1)
         x = self.linear(x)
         return x if mask is None else x * mask
 
@@ -504,7 +504,7 @@ def get_inputs():
     old = original.Model()
     torch.manual_seed(0)
     new = emitted.ModelNew()
-    for x in (torch.rand(16, 8), torch.full((16, 8), float("nan"))):
+    for x in (torch.rand(16, 8), torch.full((16, 8), -2.0)):
         with torch.no_grad(), kernels_run(emitted, 1):
             torch.testing.assert_close(new(x), old(x))
 

@@ -26,6 +26,7 @@ from schemas import assert_fits
 
 import kernelwright
 from kernelwright import cli
+from kernelwright.report.trace import RUN
 
 HEAD = "import torch\nfrom torch import nn\n\n"
 PASSES = """
@@ -349,7 +350,7 @@ def test_optimize(command, cache, tmp_path):
     assert path.read_bytes() == before
     assert set(snapshot(tmp_path)) == {"problem.py", "problem_new.py", "page.html", "trace.json"}
     trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
-    stages = {event["args"]["stage"] for event in trace["traceEvents"] if event["ph"] == "X" and event["pid"] == 1}
+    stages = {e["args"]["stage"] for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == RUN}
     assert stages >= set(document["stages"]) | {"start"}
     assert any(event["name"].startswith(mode["kernels"][0]["name"]) for event in trace["traceEvents"])
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
